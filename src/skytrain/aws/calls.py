@@ -19,7 +19,8 @@ SECRET_NAME = re.compile(
 )
 # Credentials recognisable by their form: AWS access keys, tokens of Hugging Face and GitHub.
 SECRET_VALUE = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bhf_[A-Za-z0-9]{30,}|\bgh[pousr]_[A-Za-z0-9]{36,}")
-NAME_KEYS, VALUE_KEYS = ("Name", "name", "Key", "key"), ("Value", "value")
+NAME_KEYS = ("Name", "name", "Key", "key")
+VALUE_KEYS = ("Value", "value")
 TOKEN_LENGTH = 32  # within every limit: 64 for EC2 and EMR Serverless, 36 for SageMaker
 
 

@@ -25,7 +25,11 @@ class CloudError(SkytrainError):
     """A call to AWS that failed. `code` is AWS's own error code; `cause` names the row of the table of exit codes."""
 
     def __init__(self, problem: str, *, fix: str, cause: str = "preflight", code: str = "", link: str = "") -> None:
-        self.problem, self.fix, self.cause, self.code, self.link = problem, fix, cause, code, link
+        self.problem = problem
+        self.fix = fix
+        self.cause = cause
+        self.code = code
+        self.link = link
         self.exit_code = EXIT_CODES[cause]
         super().__init__(f"{problem}\n  {fix}" + (f"\n  {link}" if link else ""))
 
@@ -49,7 +53,8 @@ def cloud_error(
 ) -> CloudError:
     """Return the CloudError of a botocore error. Its remedy is in `remedies.py`, by AWS's code."""
     response: dict[str, Any] = getattr(error, "response", {}).get("Error", {})
-    code, text = response.get("Code", type(error).__name__), response.get("Message") or str(error)
+    code = response.get("Code", type(error).__name__)
+    text = response.get("Message") or str(error)
     if code == "ResponseParserError":  # a proxy's page, whole
         text = "the answer is not AWS's: " + text.partition("\n")[0]
     remedy = matching_remedy(code, text)
@@ -57,7 +62,8 @@ def cloud_error(
     problem = f"{what}: {code}: {' '.join(ENCODED.sub('', text).split())}"
     if remedy is REMEDIES["UnauthorizedOperation"]:
         return _denied(problem, code, text, call, decode)
-    fix, link = remedy.fix.format(region=region or "the region"), remedy.link
+    fix = remedy.fix.format(region=region or "the region")
+    link = remedy.link
     if remedy.cause == "quota":
         fix, link = _quota_fix(remedy, fix, call, region)
     return CloudError(problem, fix=fix, cause=remedy.cause, code=code, link=link)
@@ -67,7 +73,9 @@ def _denied(problem: str, code: str, text: str, call: Call | None, decode: Decod
     """Say which action on which resource was denied, and the policy statement that would allow it."""
     encoded = ENCODED.search(text)
     decoded = decode(encoded[1]) if encoded and decode else None
-    action, resource, denial = (call.action if call else ""), "*", "explicit deny" in text
+    action = call.action if call else ""
+    resource = "*"
+    denial = "explicit deny" in text
     if decoded is not None:
         said = json.loads(decoded)
         context = said.get("context", {})
@@ -79,7 +87,8 @@ def _denied(problem: str, code: str, text: str, call: Call | None, decode: Decod
         if denial and (rule := _matched(said)):
             problem += f" (statement {rule})"
     elif found := DENIED.search(text):
-        action, resource = found["action"], (found["resource"] or "*").rstrip(".")
+        action = found["action"]
+        resource = (found["resource"] or "*").rstrip(".")
     if denial:
         fix = f"the deny applies whatever is allowed: meet its conditions, or use another role, for {action}"
     else:

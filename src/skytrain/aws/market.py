@@ -26,7 +26,8 @@ def spot_prices(session: AwsSession, instance_type: str, zones: Iterable[str], n
         "ProductDescriptions": ["Linux/UNIX"],
         "StartTime": now,  # from now on: the price in force in each zone
     }
-    wanted, prices = set(zones), dict[str, float]()
+    wanted = set(zones)
+    prices = dict[str, float]()
     for item in session.items(Call("ec2", "DescribeSpotPriceHistory", named), "SpotPriceHistory"):
         if item["AvailabilityZone"] in wanted:
             prices.setdefault(item["AvailabilityZone"], float(item["SpotPrice"]))

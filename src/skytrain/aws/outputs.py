@@ -38,7 +38,8 @@ SETTINGS = {
     "log_groups": "log_groups",
 }
 NEEDED = ("project", "account_id", "region", "bucket")
-CLOUD_FILE, STORE_FILE = Path("cloud", "aws.yaml"), Path("store", "aws.yaml")
+CLOUD_FILE = Path("cloud", "aws.yaml")
+STORE_FILE = Path("store", "aws.yaml")
 CLOUD_HEAD = """\
 # @package _global_
 # Written by `skytrain cloud init` from Terraform's outputs. Use it with cloud=aws.

@@ -34,7 +34,9 @@ class AwsSession:
     """
 
     def __init__(self, session: Any, region: str, account: str | None = None) -> None:
-        self._session, self.region, self._account = session, region, account
+        self._session = session
+        self.region = region
+        self._account = account
         self._clients: dict[tuple[str, str], Any] = {}
         self._making = threading.Lock()  # boto3 makes clients in one thread at a time
 
@@ -72,14 +74,16 @@ class AwsSession:
 
     def perform(self, call: Call, region: str | None = None) -> dict[str, Any]:
         """Send the call and return the answer. AWS's errors become CloudError with a remedy."""
-        body, client = call.body(), self.client(call.service, region)
+        body = call.body()
+        client = self.client(call.service, region)
         with cloud_errors(call, region or self.region, self._decode):
             answer: dict[str, Any] = getattr(client, _method(call))(**body)
         return answer
 
     def items(self, call: Call, key: str, region: str | None = None) -> Iterator[Any]:
         """Yield the elements of `key` of all pages of the answer."""
-        body, client = call.body(), self.client(call.service, region)
+        body = call.body()
+        client = self.client(call.service, region)
         if not client.can_paginate(_method(call)):
             yield from self.perform(call, region).get(key, [])
             return

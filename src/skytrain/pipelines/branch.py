@@ -49,13 +49,15 @@ def branch(
     """
     # All of them are looked at first: a mistake in the last domain is found before the first is trained.
     configs = {domain: compose(expert_words(domains, domain)).config for domain in domains.experts}
-    store, code = open_store(next(iter(configs.values())).store), 0
+    store = open_store(next(iter(configs.values())).store)
+    code = 0
     for domain, config in configs.items():
         check_run_name(domains.run_name(domain))
         if not is_done(domains, find_expert(store, domains.run_name(domain)), config):
             find_training_data(store, config)
     for number, (domain, config) in enumerate(configs.items()):
-        run, record = domains.run_name(domain), find_expert(store, domains.run_name(domain))
+        run = domains.run_name(domain)
+        record = find_expert(store, domains.run_name(domain))
         if is_done(domains, record, config):
             reporter.note(f"{number + 1}/{len(configs)} {run}: done before")
             continue
@@ -83,7 +85,8 @@ def is_done(domains: DomainsFile, record: RunRecord | None, config: Config) -> b
     """Whether the expert is trained. Raises where the finished run of its name has another seed, data or settings."""
     if record is None or record.finished_at is None:
         return False
-    wanted, remedy = _start(domains).label, f"or delete it: skytrain runs delete {shlex.quote(record.name)}"
+    wanted = _start(domains).label
+    remedy = f"or delete it: skytrain runs delete {shlex.quote(record.name)}"
     if record.started_from != wanted:
         raise SkytrainError(
             f"run {record.name} is done, but it began from {record.started_from or 'scratch'}, not from {wanted}\n"
@@ -124,7 +127,8 @@ def _allowance(store: Store, domains: DomainsFile, domain: str, total_usd: float
 
 def _result(store: Store, domains: DomainsFile, domain: str, config: Config) -> BranchedExpert:
     run = domains.run_name(domain)
-    record, steps = find_expert(store, run), committed_steps(store, run)
+    record = find_expert(store, run)
+    steps = committed_steps(store, run)
     done = record is not None and record.finished_at is not None
     usd = spent_usd(store, run)
     return BranchedExpert(

@@ -47,15 +47,16 @@ def plan_experts(
     `budget.usd` is for all of them: what the others have spent, and what those that run may still spend, is taken from it.
     """
     _check_seed(domains, store)
-    waiting, reserved, budget = [], 0.0, None
+    waiting = []
+    reserved = 0.0
+    budget = None
     for domain in domains.experts:
-        words, run = expert_words(domains, domain), domains.run_name(domain)
+        words = expert_words(domains, domain)
+        run = domains.run_name(domain)
         composed = compose(words)
         budget = composed.config.budget.usd
-        record, live = (
-            find_expert(store, run),
-            live_launch(launches_of(store, run), store, datetime.now(UTC), ask_account(session, store)),
-        )
+        record = find_expert(store, run)
+        live = live_launch(launches_of(store, run), store, datetime.now(UTC), ask_account(session, store))
         reserved += spent_usd(store, run)
         if is_done(domains, record, composed.config):
             reporter.note(f"{run}: done before")
@@ -80,7 +81,8 @@ def _launch(
 ) -> ExpertLaunch:  # fmt: skip
     """Divide what is left by the planned dollars. AWS ends the machines when the expert's share is spent."""
     left, total, count = money
-    usd, words = expert.plan.choice.cost.usd, expert.words
+    usd = expert.plan.choice.cost.usd
+    words = expert.words
     share = None if left is None else left * usd / total
     if share is not None:  # a run's budget counts what it has spent before
         words = [*words, f"budget.usd={spent_usd(store, expert.run) + share:.2f}"]

@@ -45,8 +45,11 @@ class EndpointModel:
             raise SkytrainError(f"{endpoint.base} has no model {name!r}\n  one of {', '.join(known)}")
         if not known:
             raise SkytrainError(f"{endpoint.base} has no model")
-        self._endpoint, self._name, self._settings = endpoint, name or known[0], settings
-        self.label, self.base_model = f"{self._name} at {endpoint.base}", False
+        self._endpoint = endpoint
+        self._name = name or known[0]
+        self._settings = settings
+        self.label = f"{self._name} at {endpoint.base}"
+        self.base_model = False
         # Servers of vLLM say how long a text may be; others take care of it themselves.
         length = found[known.index(self._name)].get("max_model_len")
         self._length = length if isinstance(length, int) and length > 1 else None
@@ -91,9 +94,11 @@ class OwnModel:
         from ..evaluation import Sampling, place_model
         from ..storage import open_store
 
-        self._placed, self._settings = place_model(config, open_store(config.store), source), settings
+        self._placed = place_model(config, open_store(config.store), source)
+        self._settings = settings
         self._sampling = Sampling(settings.temperature, top_p=settings.top_p, seed=settings.seed)
-        self.label, self.base_model = self._placed.label, self._placed.tokenizer.chat_template is None
+        self.label = self._placed.label
+        self.base_model = self._placed.tokenizer.chat_template is None
 
     def answer(self, messages: list[Message]) -> Iterator[str]:
         from ..evaluation import generate_after
@@ -117,7 +122,8 @@ class Conversation:
     """The turns so far. What a user stopped stays as far as it was shown; a failed turn leaves nothing."""
 
     def __init__(self, model: ChatModel, system: str | None = None) -> None:
-        self._model, self._system = model, system
+        self._model = model
+        self._system = system
         self.reset()
 
     def reset(self) -> None:

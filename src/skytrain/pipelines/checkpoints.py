@@ -52,7 +52,8 @@ def list_checkpoints(config: Config, run: str | None) -> tuple[str, list[Listed]
 
 def _listed(store: Store, commit: Commit) -> Listed:
     try:
-        marker, loss = read_marker(store, commit), read_validation(store, commit)
+        marker = read_marker(store, commit)
+        loss = read_validation(store, commit)
     except CheckpointError as error:
         return Listed(commit.step, commit.attempt, problem=str(error).splitlines()[0])
     return Listed(
@@ -78,7 +79,8 @@ def verify(config: Config, source: str | None, reporter: Reporter) -> list[Verif
     record, chosen = _choose(store, source)
     results = []
     for commit in chosen:
-        size, done = _listed(store, commit).bytes or 0, 0.0
+        size = _listed(store, commit).bytes or 0
+        done = 0.0
 
         def advance(amount: float, stage: str = f"step {commit.step}", total: float = size) -> None:
             nonlocal done

@@ -15,8 +15,10 @@ from ..targets import JobCost, emr_costs, emr_launches
 
 # us-east-2. Rank 0 writes spend, metrics and log and lists the attempts every five seconds, and reads one small object.
 S3_USD_PER_GB_MONTH = 0.023
-USD_PER_WRITE, USD_PER_READ = 0.005 / 1000, 0.0004 / 1000
-WRITES_PER_HOUR, READS_PER_HOUR = 4 * 720, 720
+USD_PER_WRITE = 0.005 / 1000
+USD_PER_READ = 0.0004 / 1000
+WRITES_PER_HOUR = 4 * 720
+READS_PER_HOUR = 720
 BILLING_REGION = "us-east-1"  # Cost Explorer has one endpoint
 
 
@@ -99,8 +101,10 @@ def machine_costs(store: Store, run: str) -> list[MachineCost]:
     attempts: list[tuple[int | None, dict[str, Any]]] = [*last_records(store, run, "spend").items()]
     for attempt, record in [*attempts, *((None, spend) for spend in HostSpends(store, run).read())]:
         for key, fields in record.get("machines", {}).items():
-            now, then = Count(**fields), before.get(key)
-            seconds, usd = now.seconds - (then.seconds if then else 0.0), now.usd - (then.usd if then else 0.0)
+            now = Count(**fields)
+            then = before.get(key)
+            seconds = now.seconds - (then.seconds if then else 0.0)
+            usd = now.usd - (then.usd if then else 0.0)
             if seconds > 0 or usd > 0:
                 found.append(MachineCost(attempt, key, max(0.0, seconds), max(0.0, usd)))
                 before[key] = now
@@ -133,7 +137,8 @@ def read_bill(session: AwsSession, run: str, started_at: str) -> Bill:
     services: dict[str, float] = {}
     for period in answer["ResultsByTime"]:
         for group in period.get("Groups", []):
-            name, amount = group["Keys"][0], float(group["Metrics"]["UnblendedCost"]["Amount"])
+            name = group["Keys"][0]
+            amount = float(group["Metrics"]["UnblendedCost"]["Amount"])
             services[name] = services.get(name, 0.0) + amount
     if not services:
         return Bill(problem=f"no costs with the tag {RUN}={run} yet: it must be an active cost allocation tag")

@@ -49,14 +49,17 @@ class EvaluatedModel:
 
 def open_held_out(config: Config, store: Store, model: EvaluatedModel, split: Split, limit: int | None) -> HeldOut:
     """A run is evaluated on its own data; a model without a run, on the configured data."""
-    tokenizer, run = model.tokenizer, model.run
+    tokenizer = model.tokenizer
+    run = model.run
     if run is None:
         files = config.loader.files
-        length, batch = min(config.trainer.sequence_length, model.window), config.trainer.micro_batch
+        length = min(config.trainer.sequence_length, model.window)
+        batch = config.trainer.micro_batch
     else:
         named = run.config["loader"].get("files")
         files = TokenFilesConfig(**named) if named else None
-        length, batch = run.config["trainer"]["sequence_length"], run.config["trainer"]["micro_batch"]
+        length = run.config["trainer"]["sequence_length"]
+        batch = run.config["trainer"]["micro_batch"]
     if files is not None:
         tokens = open_file_split(files, split, tokenizer)
     else:

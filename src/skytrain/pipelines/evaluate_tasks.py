@@ -63,7 +63,9 @@ def _expand(store: Store, source: str | None) -> list[str | None]:
 
 
 def _evaluate(config: Config, placed: PlacedModel, tasks: Sequence[NamedTask], reporter: Reporter) -> ModelResults:
-    sources, results, began = TaskSources(open_store(config.store), reporter.note), [], time.monotonic()
+    sources = TaskSources(open_store(config.store), reporter.note)
+    results = []
+    began = time.monotonic()
     for task in tasks:
         evaluator = TaskEvaluator(task, placed.tokenizer, sources, limit=config.evaluation.limit)
         evaluator.prepare()

@@ -41,14 +41,17 @@ class EarlyLog:
     """What the jobs of a run write before the run has a log in the store."""
 
     def __init__(self, target: LaunchTarget, config: Config, run: str) -> None:
-        self._target, self._config, self._run = target, config, run
+        self._target = target
+        self._config = config
+        self._run = run
         self.found = False  # whether the target has such a log
 
     def lines(
         self, last: int | None, *, follow: bool = False, wait: Callable[[float], None] = time.sleep
     ) -> Iterator[str]:
         """The last lines; with `follow` also new ones, until the run has a log of its own or its job has ended."""
-        shown, first = Counter[str](), True
+        shown = Counter[str]()
+        first = True
         while True:
             found = self._target.job_log(self._config, self._run, FOLLOWED_LINES if follow else last)
             if found is None:

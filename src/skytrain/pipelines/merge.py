@@ -127,7 +127,9 @@ def choose_weights(
     config: Config, store: Store, inputs: Sequence[MergeInput], request: MergeRequest, reporter: Reporter
 ) -> FoundWeights:
     """The given weights, or those that the method finds, or equal ones."""
-    count, method, labels = len(inputs), request.method, [each.label for each in inputs]
+    count = len(inputs)
+    method = request.method
+    labels = [each.label for each in inputs]
     asks_text = method in ("greedy", "posterior") or (method == "ensemble" and request.prior == "cached")
     if request.weights is not None:
         if asks_text or method in ("slerp", "ema"):
@@ -169,7 +171,8 @@ def choose_method(request: MergeRequest, weights: tuple[float, ...]) -> MergeMet
 
 def _write(store: Store, record: RunRecord, plan: MergePlan, made: Provenance, reporter: Reporter) -> None:
     if made.method == "ensemble":
-        labels, weights = [each.label for each in plan.inputs], list(plan.method.weights)
+        labels = [each.label for each in plan.inputs]
+        weights = list(plan.method.weights)
         updating = made.settings["prior"] == "updating"
         write_ensemble(store, record, made, EnsembleDefinition(labels, weights, updating))
         return
@@ -249,7 +252,8 @@ def _provenance(plan: MergePlan, request: MergeRequest, ancestor: str | None, fo
 
 def _record(config: Config, store: Store, name: str, inputs: Sequence[MergeInput]) -> RunRecord:
     """The record of the merged model: that of the first run among its parts, or of the configuration."""
-    labels, step = [each.label for each in inputs], max(each.step for each in inputs)
+    labels = [each.label for each in inputs]
+    step = max(each.step for each in inputs)
     runs = [each.run for each in inputs if each.run is not None]
     data: dict[str, str] = {}
     for prefix, digest in (item for run in runs for item in run.data.items()):

@@ -136,7 +136,8 @@ def _score(
 
 def _open_texts(request: MergeReportRequest, compose: Compose, store: Store, first: MergeInput) -> dict[str, HeldOut]:
     """The validation split of each domain's data."""
-    limit, texts = token_limit(request.max_tokens), {}
+    limit = token_limit(request.max_tokens)
+    texts = {}
     for domain in request.domains.experts:
         config = compose(request.domains.words(domain)).config
         model = EvaluatedModel(first.tokenizer, int(first.model["max_length"]), first.label, None)

@@ -65,7 +65,8 @@ def greedy_weights(taster: SoupTaster, held_out: HeldOut, labels: Sequence[str],
 
 def sample_posterior(taster: SoupTaster, held_out: HeldOut, labels: Sequence[str], reporter: Reporter) -> FoundWeights:
     """The domain posterior on the first windows of held-out text."""
-    rows, found = list(sample_windows(held_out)), []
+    rows = list(sample_windows(held_out))
+    found = []
     for number in range(len(labels)):
         alone = tuple(float(each == number) for each in range(len(labels)))
         found.append(window_log_likelihoods(taster.average(alone), rows))

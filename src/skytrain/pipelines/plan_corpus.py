@@ -40,11 +40,13 @@ def plan_corpus(
     config: Config, region: str | None, deadline: float | None, documents: float | None, text_bytes: float | None
 ) -> CorpusPlan:
     """Compare the ways to prepare a corpus. Without `text_bytes`, the source's files are listed for their sizes."""
-    place, hours = region or config.cloud.region or DEFAULT_REGION, deadline or DEFAULT_HOURS
+    place = region or config.cloud.region or DEFAULT_REGION
+    hours = deadline or DEFAULT_HOURS
     if (text_bytes is not None and text_bytes <= 0) or (documents is not None and documents <= 0):
         raise SkytrainError("--bytes and --documents must be more than 0")
     asked = prepare_work(config) if text_bytes is None else PrepareWork(text_bytes, text_bytes / 3, "tokens")
-    work, catalog = corpus_work(asked, documents), load_catalog()
+    work = corpus_work(asked, documents)
+    catalog = load_catalog()
     request = PlanRequest(None, hours, region=place)
     text = work.text_bytes + work.documents * BYTES_OF_A_DOCUMENT
     alone = replace(asked, text_bytes=text, documents=work.documents)

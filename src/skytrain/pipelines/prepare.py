@@ -128,7 +128,8 @@ def outline(config: Config) -> list[tuple[str, str]]:
 
     Lists the source's files, writes nothing.
     """
-    data, store = config.data, open_store(config.store)
+    data = config.data
+    store = open_store(config.store)
     source = make(data.source.target, data.source.args, key="data.source")
     version = corpus_version(data, fingerprint_of(data, source))
     rows = [("source", data.source.target)]
@@ -192,7 +193,9 @@ def describe(store: Store, prepared: Prepared) -> str:
 
 
 def _make_corpus(work: Preparation) -> CorpusManifest:
-    store, data, version = work.store, work.data, work.version
+    store = work.store
+    data = work.data
+    version = work.version
     try:
         corpus = open_corpus(store, data.name, version)
     except NotFound:
@@ -221,7 +224,8 @@ def _given_tokenizer(work: Preparation) -> Tokenizer | None:
 
 
 def _train_tokenizer(work: Preparation, corpus: CorpusManifest | None) -> Tokenizer:
-    settings, store = work.config.tokenizer, work.store
+    settings = work.config.tokenizer
+    store = work.store
     assert isinstance(settings, BPETokenizerConfig)
     if corpus is None:  # no text to learn from: the 256 bytes alone, or an error
         trained = train_bpe(settings, iter(()))
@@ -251,7 +255,8 @@ def _sample(store: Store, corpus: CorpusManifest, sample_bytes: int) -> Iterator
 
 
 def _write_splits(work: Preparation, folder: str, tokenizer: Tokenizer, corpus: CorpusManifest | None) -> Prepared:
-    store, data = work.store, work.data
+    store = work.store
+    data = work.data
     made_from: dict[str, Any] = {"dataset": data.name, "version": work.version, "recipe": recipe_hash(data)}
     with (
         ShardWriter(store, f"{folder}/train", "train", tokenizer, data.shard_tokens) as train,
@@ -293,9 +298,12 @@ def _fill(
     work: Preparation, splits: SplitWriters, parts: Iterator[TokenizedSlice], corpus: CorpusManifest | None
 ) -> None:
     """Adds tokenized documents to their splits until the source ends or the target is reached."""
-    data, train = work.data, splits.writers["train"]
-    reported, pace = time.monotonic(), Pace()
-    had_tokens, done_bytes = train.tokens, 0
+    data = work.data
+    train = splits.writers["train"]
+    reported = time.monotonic()
+    pace = Pace()
+    had_tokens = train.tokens
+    done_bytes = 0
     before = sum(part.text_bytes for part in corpus.parts[: splits.first_part]) if corpus else 0
     for part in parts:
         for document in part.documents():

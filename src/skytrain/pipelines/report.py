@@ -28,7 +28,8 @@ from ..tuning import SweepStore
 from .costs import cost_notes, cost_rows, costs
 
 SAMPLE = "sample: "  # how a log line of generated text begins
-SAMPLES, LOG_LINES = 5, 20_000
+SAMPLES = 5
+LOG_LINES = 20_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +45,8 @@ def report(config: Config, name: str) -> WrittenPage:
     store = open_store(config.store)
     if SweepStore(store, name).exists():
         return _sweep_page(store, name)
-    html, key = run_html(run_page(config, store, name)), f"runs/{name}/report.html"
+    html = run_html(run_page(config, store, name))
+    key = f"runs/{name}/report.html"
     store.write(key, html.encode())
     return WrittenPage(html, store.url(key))
 
@@ -80,7 +82,8 @@ def run_page(config: Config, store: Store, name: str) -> RunPage:
 def _attempts(store: Store, name: str) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("attempt", "started", "lasted", "host", "ranks", "mesh", "steps", "ended by")]
     for number in attempt_numbers(store, name):
-        begun, outcome = read_attempt(store, name, number), read_outcome(store, name, number) or {}
+        begun = read_attempt(store, name, number)
+        outcome = read_outcome(store, name, number) or {}
         failure = read_failure(store, name, number)
         ended = outcome.get("ended_at") or (failure.failed_at if failure else None)
         why = failure.reason.partition("\n")[0] if failure else outcome.get("cause") or outcome.get("outcome")

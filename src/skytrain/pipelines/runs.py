@@ -116,7 +116,8 @@ def rename_run(config: Config, run: str, name: str) -> list[str]:
     for child in children:
         _refuse_live(status_of(store, child), f"updated with the new name of {run}")
     _copy(store, run, name)
-    former, settings = [*record.former_names, run], {**record.config, "run": name}
+    former = [*record.former_names, run]
+    settings = {**record.config, "run": name}
     save_run(store, dataclasses.replace(record, name=name, config=settings, former_names=former))
     for child in children:
         save_run(store, _with_new_name(child, run, name))

@@ -117,9 +117,11 @@ def _fetched(job: ServeJob, source: str, reporter: Reporter, to: Path | None = N
         raise SkytrainError(
             f"{source} has no {SUMS}: it is no folder that `skytrain serve` or `export` wrote"
         ) from None
-    sums, folder = read_sums(text, f"{source}/{SUMS}"), to or _cache() / key
+    sums = read_sums(text, f"{source}/{SUMS}")
+    folder = to or _cache() / key
     stats = {each.key: each.size for each in store.list(key)}
-    total, done = sum(stats.values()), 0.0
+    total = sum(stats.values())
+    done = 0.0
 
     def advanced(_: str, size: float) -> None:
         nonlocal done

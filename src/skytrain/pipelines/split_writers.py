@@ -21,7 +21,8 @@ class SplitWriters:
         self, store: Store, folder: str, train: ShardWriter, validation: ShardWriter, validation_fraction: float
     ) -> None:
         self.validation_fraction = validation_fraction
-        self.store, self.note = store, f"{folder}/progress.json"
+        self.store = store
+        self.note = f"{folder}/progress.json"
         self.writers = {"train": train, "validation": validation}
         # For each split: what its finished shards hold, and the first document after them.
         self.state: dict[str, dict[str, Any]] = {
@@ -47,10 +48,12 @@ class SplitWriters:
         self, split: str, position: list[int], ids: np.ndarray, text_bytes: int, trained: np.ndarray | None = None
     ) -> None:
         """Add a document; `trained` says for each token whether the loss is computed on it, where that is not all."""
-        writer, state = self.writers[split], self.state[split]
+        writer = self.writers[split]
+        state = self.state[split]
         if position < state["next"]:
             return
-        shards, before = len(writer.shards), writer.text_bytes
+        shards = len(writer.shards)
+        before = writer.text_bytes
         if trained is None:
             writer.add(ids, text_bytes)
         else:
@@ -69,4 +72,5 @@ def fill_on_spark(jobs: SparkJobs, splits: SplitWriters, data: DataConfig, token
     filled = write_shards_on_spark(jobs, tokens, data.shard_tokens, data.validation_fraction, data.target_tokens)
     for name, split in filled.items():
         writer = splits.writers[name]
-        writer.shards[:], writer.text_bytes = split.shards, split.text_bytes
+        writer.shards[:] = split.shards
+        writer.text_bytes = split.text_bytes

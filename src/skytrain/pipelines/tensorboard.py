@@ -59,7 +59,8 @@ def running_board(folder: Path, host: str, port: int) -> Iterator[subprocess.Pop
 
 def serve_board(board: BoardFolder, process: subprocess.Popen[bytes], tell: Callable[[str], None]) -> int:
     """Keep the copies up to date while TensorBoard runs; returns its exit code."""
-    silent, due = False, 0.0
+    silent = False
+    due = 0.0
     while (code := process.poll()) is None:
         if time.monotonic() >= due:
             due = time.monotonic() + REFRESH_SECONDS

@@ -76,7 +76,8 @@ def train(
     Every rank of a job calls this; rank 0 writes the run's record and reports progress. `given` names the settings
     that the user has set, which parallel=auto must not change.
     """
-    request, ranks = TrainRequest(start, allow_changes, frozenset(given)), Ranks.from_environment()
+    request = TrainRequest(start, allow_changes, frozenset(given))
+    ranks = Ranks.from_environment()
     if ranks.world_size == 1:  # one process: its settings decide whether it joins a process group at all
         config = resolve_settings(config, request, ranks, reporter)
     with start_worker(ranks) as worker:

@@ -150,7 +150,8 @@ def _check_start(setup: SweepSetup, host: SweepHost) -> None:
 
     A trial that was interrupted has a limit above its estimate, which may pay for it.
     """
-    ledger, state = setup.ledger, setup.sweep.state()
+    ledger = setup.ledger
+    state = setup.sweep.state()
     usd = host.session.reserve_usd(state, host.clock())
     if not state.decisions:
         ledger.count(Entry(host.entry, usd))
@@ -180,7 +181,8 @@ def find_estimates(
 
     Of several machines, the first one's count for all. `known` are those of another sweep on this machine.
     """
-    sweep, shapes = _open_sweep(config), [*trial_shapes(config), target_shape(config)]
+    sweep = _open_sweep(config)
+    shapes = [*trial_shapes(config), target_shape(config)]
     found = {**(known or {}), **known_estimates(sweep)}
     if missing_estimates(shapes, found) and config.tune.parallel > 1:
         reporter.note(f"measuring 20 steps of each model on one of {config.tune.parallel} slots")
@@ -212,7 +214,8 @@ def _setup(
     reporter: Reporter,
 ) -> SweepSetup:
     """One worker of the sweep. A slot costs its share of the machine; the final run has the whole machine."""
-    shapes, slots = trial_shapes(config), host.session.slots
+    shapes = trial_shapes(config)
+    slots = host.session.slots
     slot_price = HourlyPrice(price.usd_per_hour / slots, price.margin)
     problem, _ = priced_problem(config, shapes, estimates, slot_price)
     final_usd = priced_problem(config, shapes, estimates, price)[1]
@@ -241,7 +244,9 @@ def _setup(
 
 def _concluded(config: Config, setup: SweepSetup) -> TunedSweep:
     """The answer, also where another machine has given it already, and the report."""
-    sweep, problem, ledger = setup.sweep, setup.problem, setup.ledger
+    sweep = setup.sweep
+    problem = setup.problem
+    ledger = setup.ledger
     history = sweep.state().observed
     answer = conclude(setup, history)
     final_usd = ledger.usd(FINAL) if ledger.has(FINAL) else setup.final_usd
@@ -320,8 +325,11 @@ class LiveTable:
     """A line for each finished trial, and what runs now."""
 
     def __init__(self, reporter: Reporter, problem: Problem, earlier: Mapping[int, Observation]) -> None:
-        self._reporter, self._problem, self._shown = reporter, problem, set(earlier)
-        self._began, self._running = False, ""
+        self._reporter = reporter
+        self._problem = problem
+        self._shown = set(earlier)
+        self._began = False
+        self._running = ""
 
     def announce(self, decision: Decision) -> None:
         if not self._began:

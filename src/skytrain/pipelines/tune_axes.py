@@ -48,9 +48,13 @@ class AxisTurn:
 def tune_axes(config: Config, reporter: Reporter) -> TunedSweep:
     """Tunes each of `tune.axes` in turn. The same call again continues."""
     axes = check_axes(config)
-    name, price, store = sweep_name(config), sweep_price(config, find_instance()), open_store(config.store)
+    name = sweep_name(config)
+    price = sweep_price(config, find_instance())
+    store = open_store(config.store)
     turns: list[AxisTurn] = []
-    spent, tuned, since = 0.0, None, None
+    spent = 0.0
+    tuned = None
+    since = None
     known: dict[str, StepEstimate] = {}
     for number in range(MOST_ROUNDS * len(axes)):
         turn = turn_config(config, name, axes, number)
@@ -64,7 +68,8 @@ def tune_axes(config: Config, reporter: Reporter) -> TunedSweep:
                 if number < len(axes) or tuned is None:
                     raise
                 break  # what is left buys no further turn
-            answer, since = tuned.conclusion.answer, boot_clock()
+            answer = tuned.conclusion.answer
+            since = boot_clock()
         spent += _spent(store, turn)
         config, moved = with_value(config, turn.tune.axis, answer.rate)
         turns.append(AxisTurn(turn.tune.axis, answer, moved))
@@ -111,7 +116,8 @@ def _lines(turns: list[AxisTurn]) -> list[str]:
     """A line for each turn, in order."""
     found = []
     for number, one in enumerate(turns, 1):
-        low, high = one.answer.low, one.answer.high
+        low = one.answer.low
+        high = one.answer.high
         span = f", 80% interval {low:.3g} to {high:.3g}" if low is not None and high is not None else ""
         found.append(f"turn {number}: {one.axis} {one.answer.rate:.3g}{span} (x{math.exp(one.moved):.2f})")
     return found

@@ -34,7 +34,8 @@ def compare_sweeps(config: Config, first: str, second: str) -> str:
 
 
 def _column(sweep: SweepStore) -> dict[str, str]:
-    history, answer = list(sweep.history().values()), sweep.answer()
+    history = list(sweep.history().values())
+    answer = sweep.answer()
     column = {"trials": str(len(history)), "diverged": str(sum(one.diverged for one in history))}
     column["spent"] = f"${_spent(sweep):.4f}"
     column["answer"] = f"{answer.rate:.4g}" if answer else "none yet"

@@ -72,7 +72,8 @@ class TrialReporter:
     """Shows the progress of a trial under its number, without the notes and tables of an ordinary run."""
 
     def __init__(self, reporter: Reporter, number: int) -> None:
-        self._reporter, self._stage = reporter, f"trial {number}"
+        self._reporter = reporter
+        self._stage = f"trial {number}"
 
     def note(self, text: str) -> None:
         if text.startswith(("warning", "budget")):
@@ -94,8 +95,11 @@ class LocalRunner:
     def __init__(
         self, sweep: str, store: Store, shapes: Sequence[RungShape], price: HourlyPrice, reporter: Reporter
     ) -> None:
-        self._sweep, self._store, self._shapes = sweep, store, shapes
-        self._price, self._reporter = price, reporter
+        self._sweep = sweep
+        self._store = store
+        self._shapes = shapes
+        self._price = price
+        self._reporter = reporter
 
     def run(self, number: int, trial: Trial, limit_usd: float) -> TrialResult:
         run = f"{self._sweep}-{number:03d}"
@@ -141,7 +145,8 @@ class LocalRunner:
         others = {}
         sweep = SweepStore(self._store, self._sweep)
         for one in sweep.decisions():
-            run, shape = f"{self._sweep}-{one.number:03d}", shape_named(self._shapes, one.trial.rung)
+            run = f"{self._sweep}-{one.number:03d}"
+            shape = shape_named(self._shapes, one.trial.rung)
             other = trial_config(shape, one.trial, run)
             if decay_start(other) in committed_steps(self._store, run):
                 others[run] = other

@@ -52,7 +52,8 @@ def account_state(
 ) -> AccountState:
     """The project's machines, or those of one run, in `regions` or all that are enabled; `runs` are the store's."""
     scan = scan_account(session, regions, [KINDS["instance"]], config.cloud.project)
-    known, now = set(runs), datetime.now(UTC)
+    known = set(runs)
+    now = datetime.now(UTC)
     found = [resource for resource in scan.resources if run in (None, resource.tags.run)]
     machines = [_machine(resource, known, now) for resource in found]
     machines.sort(key=lambda each: (each.run or "", each.launched_at or "", each.instance))
@@ -60,7 +61,9 @@ def account_state(
 
 
 def _machine(resource: CloudResource, known: set[str], now: datetime) -> AccountMachine:
-    tags, facts, launched = resource.tags, resource.facts, resource.created_at
+    tags = resource.tags
+    facts = resource.facts
+    launched = resource.created_at
     age = max(0.0, (now - launched).total_seconds()) if launched else 0.0
     return AccountMachine(
         run=tags.run,

@@ -68,7 +68,9 @@ def _content_hash(contents: BundleContents, requirements: Sequence[str]) -> str:
 
 def _upload(store: Store, folder: Path, key: str, reporter: Reporter) -> None:
     wheels = sorted(folder.glob("*.whl"))
-    total, done, sums = sum(path.stat().st_size for path in wheels), 0.0, []
+    total = sum(path.stat().st_size for path in wheels)
+    done = 0.0
+    sums = []
 
     def advanced(_: str, size: float) -> None:
         nonlocal done

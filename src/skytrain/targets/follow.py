@@ -53,7 +53,9 @@ class RunFollower:
     """
 
     def __init__(self, config: Config, run: str, session: AwsSession | None = None, *, launched: bool = False) -> None:
-        self._config, self.run, self._session = config, run, session
+        self._config = config
+        self.run = run
+        self._session = session
         self._store = open_store(config.store)
         launches = [record for record in launches_of(self._store, run) if not record.failed]
         self.record = launches[-1] if launches else None
@@ -88,7 +90,8 @@ class RunFollower:
 
     def end_of(self, view: RunView) -> RunEnd | None:
         """How the run ended; None while it goes on."""
-        state, status = view.status.state, view.status
+        state = view.status.state
+        status = view.status
         if state == LAUNCH_FAILED:
             return RunEnd(FAILED_EXIT_CODE, f"{state}: nothing of it is left")
         if view.by_agents:
@@ -104,7 +107,8 @@ class RunFollower:
         return RunEnd(FAILED_EXIT_CODE, f"failed: {status.reason}") if waited > RESTART_SECONDS else None
 
     def _end_of_agents(self, view: RunView) -> RunEnd | None:
-        generation, record = view.generation, self.record
+        generation = view.generation
+        record = self.record
         started_again = any(node.state in ("waits", "joins", "trains") for node in view.nodes)
         if generation is not None and generation.exit_code is not None and not started_again:
             ended = view.status.generation == generation.number and view.status.state in ENDED
@@ -162,7 +166,9 @@ class OfferTurns:
     """
 
     def __init__(self, session: AwsSession, store: Store, record: LaunchRecord) -> None:
-        self._session, self._store, self._record = session, store, record
+        self._session = session
+        self._store = store
+        self._record = record
         self._due = 0.0
         self._lacks: tuple[int, float] | None = None  # which offer, and since when
 

@@ -152,7 +152,8 @@ def prepare_work(config: Config) -> PrepareWork:
     """Return how much text the machine will read, as far as sizes and settings tell."""
     data = config.data
     source = make(data.source.target, data.source.args, key="data.source")
-    folder, target = f"tokens/{data.name}", None
+    folder = f"tokens/{data.name}"
+    target = None
     if data.target_tokens:
         target = data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token / KEPT
     if not hasattr(source, "pieces"):

@@ -178,7 +178,8 @@ def _judge(config: Config, resource: CloudResource, active: dict[str, bool], sel
 def _active_runs(config: Config, reporter: Reporter) -> dict[str, bool]:
     """Whether each run of the store is active; empty if the store has none."""
     try:
-        store, now = open_store(config.store), datetime.now(UTC)
+        store = open_store(config.store)
+        now = datetime.now(UTC)
         return {found.run: _is_active(store, found, now) for found in run_statuses(config, None)}
     except SkytrainError as error:
         reporter.note(f"the store says nothing about runs: {str(error).partition(chr(10))[0]}")
@@ -237,7 +238,8 @@ def garbage_rows(found: Garbage, now: datetime | None = None) -> list[tuple[str,
             )
         )
     for logs in found.logs:
-        age, cost = _age(datetime.fromisoformat(logs.ended_at), now), f"{logs.usd_per_month:.2f}"
+        age = _age(datetime.fromisoformat(logs.ended_at), now)
+        cost = f"{logs.usd_per_month:.2f}"
         where = f"attempt {logs.attempt}, {format_bytes(logs.bytes)}"
         rows.append(("delete", "logs", where, "store", logs.run, "-", age, cost, "of an old attempt"))
     return rows

@@ -101,7 +101,8 @@ def target_of(config: Config) -> LaunchTarget:
 
 def check_request(target: LaunchTarget, request: LaunchRequest) -> None:
     """Raise for a job that the target does not run, and for options that would do nothing there."""
-    job, where = request.job, f"cloud={target.name}"
+    job = request.job
+    where = f"cloud={target.name}"
     if request.chooses and (job != "train" or target.size_setting):
         own = (
             f"{target.size_setting}=N" if target.size_setting else f"launch {job} chooses its machines by its settings"

@@ -75,7 +75,8 @@ def _launched_status(store: Store, record: LaunchRecord) -> RunStatus:
     machines = group.text
     if record.after is not None and launch_starts(store, record) is None:
         machines += f", after {record.after.run}"
-    state, reason = (LAUNCH_FAILED if record.failed else LAUNCHED), None
+    state = LAUNCH_FAILED if record.failed else LAUNCHED
+    reason = None
     if record.verb in JOBS_WITHOUT_ATTEMPTS and not record.failed:
         state, reason = _state_of_job(store, record)
     elif store.exists(stopped_key(record)):

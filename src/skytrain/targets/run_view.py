@@ -99,9 +99,13 @@ class RunWatch:
         *,
         launched: bool = False,
     ) -> None:
-        self._store, self._run, self._record, self._launched = store, run, record, launched
+        self._store = store
+        self._run = run
+        self._record = record
+        self._launched = launched
         self._machines = machines or (lambda: ())
-        self._heartbeats, self._spends = HostHeartbeats(store, run), HostSpends(store, run)
+        self._heartbeats = HostHeartbeats(store, run)
+        self._spends = HostSpends(store, run)
         self._heard: dict[str, tuple[str, float]] = {}  # host -> its last heartbeat, and when it was first seen here
         self._plan: dict[str, Any] | None = None
 
@@ -135,7 +139,8 @@ class RunWatch:
         if record is None:
             return None
         number, _ = current_offer(self._store, record)
-        group, plan = record.groups[number], self._read_plan(record)
+        group = record.groups[number]
+        plan = self._read_plan(record)
         offers = plan.get("offers") or []
         return LaunchView(
             id=record.id,
@@ -264,7 +269,8 @@ def _node_text(node: NodeView) -> str:
 
 def view_line(view: RunView) -> str:
     """The run in one line, for a log."""
-    status, nodes = view.status, [node.state for node in view.nodes]
+    status = view.status
+    nodes = [node.state for node in view.nodes]
     running = view.state == "running"
     counted = ", ".join(f"{nodes.count(state)} {state}" for state in sorted(set(nodes)))
     parts = [

@@ -96,7 +96,8 @@ def stop(config: Config, run: str, wait_seconds: float, reporter: Reporter) -> S
 
 
 def _wait(store: Store, found: RunStatus, asked: int, wait_seconds: float, reporter: Reporter) -> RunStatus:
-    record, began = load_run(store, found.run), time.monotonic()
+    record = load_run(store, found.run)
+    began = time.monotonic()
     while found.state in LIVE:
         elapsed = time.monotonic() - began
         if elapsed >= wait_seconds:
@@ -226,7 +227,8 @@ def stop_whole_sweep(
 def _result_here(config: Config, stopped: StoppedRun) -> StopResult:
     """The result, with a warning if a job that has no processes to ask was launched where nobody was asked to end it."""
     here = config.cloud.target or ("ec2" if config.cloud.project is not None else None)
-    text, facts = describe_stop(stopped), asdict(stopped)
+    text = describe_stop(stopped)
+    facts = asdict(stopped)
     if stopped.state not in (LAUNCHED, PREPARING, TUNING):
         return StopResult(text, facts)
     record = launches_of(open_store(config.store), stopped.run)[-1]
@@ -241,7 +243,8 @@ def _result_here(config: Config, stopped: StoppedRun) -> StopResult:
 
 def mark_stopped(config: Config, run: str) -> None:
     """Note that people have ended the target's newest launch of the run, which may then be launched elsewhere."""
-    store, target = open_store(config.store), config.cloud.target or "ec2"
+    store = open_store(config.store)
+    target = config.cloud.target or "ec2"
     if launches := [record for record in launches_of(store, run) if record.target == target]:
         store.write(stopped_key(launches[-1]), b"{}")
 

@@ -26,7 +26,9 @@ def upload_model(store: Store, model: ServedModel, key: str, reporter: Reporter)
     if store.exists(f"{key}/{SUMS}"):
         return
     paths = sorted(path for path in model.folder.rglob("*") if path.is_file() and path.name != SUMS)
-    total, done, lines = sum(path.stat().st_size for path in paths), 0.0, []
+    total = sum(path.stat().st_size for path in paths)
+    done = 0.0
+    lines = []
 
     def advanced(_: str, size: float) -> None:
         nonlocal done

@@ -127,7 +127,8 @@ def installed_pins(image: ImagePython) -> list[str]:
     """Return constraints: the versions that are installed here, and the image's own packages."""
     pins = {name: f"{name}=={version}+image" for name, version in image.has.items()}
     for distribution in metadata.distributions() if image.keeps_versions else ():
-        name, version = distribution.metadata["Name"].lower(), distribution.version
+        name = distribution.metadata["Name"].lower()
+        version = distribution.version
         if name not in ("skytrain", "pip") and "+" not in version and not name.startswith("nvidia-"):
             pins.setdefault(name, f"{name}=={version}")
     return sorted(pins.values())

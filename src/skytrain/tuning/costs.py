@@ -24,7 +24,8 @@ def priced_problem(
     """The search with its prices, and what the final run may cost."""
 
     def usd(shape: RungShape) -> float:
-        estimate, about = estimates[_key(shape)], (shape.config, shape.parameters)
+        estimate = estimates[_key(shape)]
+        about = (shape.config, shape.parameters)
         return price.usd(estimate.seconds(*about) + estimate.ending_seconds(*about))
 
     target = target_shape(config)
@@ -39,7 +40,8 @@ def priced_problem(
 
 def final_run(config: Config) -> Config:
     """The part of the target that the final run trains."""
-    steps, done = total_steps(config), config.tune.final_from_step
+    steps = total_steps(config)
+    done = config.tune.final_from_step
     if done >= steps:
         raise ConfigError("tune.final_from_step", f"{done} is not below the run's {steps} steps")
     return replace(config, trainer=replace(config.trainer, steps=steps - done, tokens=None))
@@ -69,7 +71,8 @@ def missing_estimates(shapes: Sequence[RungShape], known: dict[str, StepEstimate
 
 def predict(config: Config, shapes: Sequence[RungShape]) -> tuple[HourlyPrice, dict[str, StepEstimate]]:
     """The planner's step times on an instance type, and its price."""
-    catalog, found = load_catalog(), {}
+    catalog = load_catalog()
+    found = {}
     request = PlanRequest(instance=config.tune.instance, nodes=1)
     usd = config.tune.usd_per_hour or config.budget.usd_per_hour
     for shape in shapes:

@@ -39,11 +39,13 @@ def plan_sweep(config: Config, reporter: Reporter, dry_run: DryRun | None = None
         first: Any = axes[0]
         config = replace(config, tune=replace(config.tune, axis=first))
     check_range(config)
-    shapes, target = trial_shapes(config), target_shape(config)
+    shapes = trial_shapes(config)
+    target = target_shape(config)
     if config.tune.instance is None:
         assert dry_run is not None, "without tune.instance, steps are measured on this machine"
         price = sweep_price(config, find_instance())
-        estimates, source = measure([*shapes, target], {}, reporter, dry_run), "measured on this machine"
+        estimates = measure([*shapes, target], {}, reporter, dry_run)
+        source = "measured on this machine"
     else:
         price, estimates = predict(config, [*shapes, target])
         source = f"predicted for {config.tune.instance}"

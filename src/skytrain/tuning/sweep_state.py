@@ -34,7 +34,9 @@ def find_sweep_status(config: Config, name: str | None) -> SweepStatus | None:
     if name is None or not SweepStore(store, name).exists():
         return None
     sweep = SweepStore(store, name)
-    found, answer, sessions = sweep.state(), sweep.answer(), live_sessions(sweep)
+    found = sweep.state()
+    answer = sweep.answer()
+    sessions = live_sessions(sweep)
     entries = {entry.what: entry.usd for entry in sweep.entries()}
     final = entries.pop("final", 0.0)
     state = "tuning" if sessions else ("answered" if answer is not None else "idle")

@@ -19,7 +19,8 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
     catalog = load_catalog()
     for reservation in session.items(Call("ec2", "DescribeInstances", {"Filters": filters}), "Reservations", region):
         for found in reservation["Instances"]:
-            tags, state = ours(found.get("Tags")), found["State"]["Name"]
+            tags = ours(found.get("Tags"))
+            state = found["State"]["Name"]
             if tags is None or state == "shutting-down":  # no longer billed, and cannot be terminated once more
                 continue
             market: Market = "spot" if found.get("InstanceLifecycle") == "spot" else "on-demand"

@@ -17,14 +17,16 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
     wanted = {"TagFilters": [{"Key": PROJECT}], "ResourceTypeFilters": ["logs"]}
     tagged = Call("resourcegroupstaggingapi", "GetResources", wanted)
     for each in session.items(tagged, "ResourceTagMappingList", region):
-        tags, name = ours(each["Tags"]), each["ResourceARN"].removesuffix(":*").partition(":log-group:")[2]
+        tags = ours(each["Tags"])
+        name = each["ResourceARN"].removesuffix(":*").partition(":log-group:")[2]
         if tags is None or not name:
             continue
         described = Call("logs", "DescribeLogGroups", {"logGroupNamePrefix": name})
         for found in session.items(described, "logGroups", region):
             if found["logGroupName"] == name:
                 stored = found.get("storedBytes", 0)
-                created, cost = found["creationTime"] / 1000, per_month(USD_PER_GB * stored / 1e9)
+                created = found["creationTime"] / 1000
+                cost = per_month(USD_PER_GB * stored / 1e9)
                 when = datetime.fromtimestamp(created, UTC)
                 yield CloudResource(
                     kind=KIND.name,

@@ -17,7 +17,8 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
     wanted = {"TagFilters": [{"Key": PROJECT}], "ResourceTypeFilters": ["s3"]}
     call = Call("resourcegroupstaggingapi", "GetResources", wanted)
     for bucket in session.items(call, "ResourceTagMappingList", region):
-        tags, name = ours(bucket["Tags"]), bucket["ResourceARN"].rpartition(":")[2]
+        tags = ours(bucket["Tags"])
+        name = bucket["ResourceARN"].rpartition(":")[2]
         if tags is None or "/" in name:
             continue
         for found in session.items(Call("s3", "ListMultipartUploads", {"Bucket": name}), "Uploads", region):

@@ -38,7 +38,8 @@ KNOWN = (
 def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
     call = Call("resourcegroupstaggingapi", "GetResources", {"TagFilters": [{"Key": PROJECT}]})
     for found in session.items(call, "ResourceTagMappingList", region):
-        tags, arn = ours(found["Tags"]), found["ResourceARN"]
+        tags = ours(found["Tags"])
+        arn = found["ResourceARN"]
         _, _, service, _, _, name = arn.split(":", 5)
         if tags is not None and not f"{service}:{name}".startswith(KNOWN):
             yield CloudResource(KIND.name, arn, region, tags)

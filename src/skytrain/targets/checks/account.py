@@ -61,7 +61,8 @@ def region(preflight: Preflight) -> str:
 
 def roles(preflight: Preflight) -> str:
     """Check that the roles exist and that the instance profile carries the node role."""
-    cloud, session = preflight.config.cloud, preflight.session
+    cloud = preflight.config.cloud
+    session = preflight.session
     if cloud.instance_profile is None:
         raise NotChecked("cloud.instance_profile is not set; skytrain cloud init sets it")
     given = {"operator": cloud.roles.operator, "node": cloud.roles.node, "viewer": cloud.roles.viewer}

@@ -20,7 +20,10 @@ class Failed(Exception):
     """The check found a problem. `fix` is the one line that solves it; `cause` names a row of the exit codes."""
 
     def __init__(self, problem: str, fix: str, *, link: str = "", cause: str = "preflight") -> None:
-        self.problem, self.fix, self.link, self.cause = problem, fix, link, cause
+        self.problem = problem
+        self.fix = fix
+        self.link = link
+        self.cause = cause
         super().__init__(problem)
 
 

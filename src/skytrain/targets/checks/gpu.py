@@ -12,9 +12,11 @@ from ...jobs import NCCL_LOG, count_efa_devices, uses_efa
 from .check import Failed, NotChecked, Preflight
 
 NVIDIA_DEVICE = Path("/dev/nvidia0")
-BLOCK_DEVICES, MOUNTS = Path("/sys/block"), Path("/proc/mounts")
+BLOCK_DEVICES = Path("/sys/block")
+MOUNTS = Path("/proc/mounts")
 INSTANCE_STORE = "Amazon EC2 NVMe Instance Storage"
-SECONDS, NCCL_SECONDS = 20, 120
+SECONDS = 20
+NCCL_SECONDS = 120
 OLDEST_DRIVER = 525  # the oldest that CUDA 12 runs on
 DRIVER_LINK = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/install-nvidia-driver.html"
 EFA_LINK = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html"

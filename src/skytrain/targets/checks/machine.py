@@ -25,7 +25,8 @@ def python(_: Preflight) -> str:
 
 def packages(_: Preflight) -> str:
     """Read the installed versions without importing: torch takes seconds."""
-    found, missing = [], []
+    found = []
+    missing = []
     for name in ("torch", "lightning", "boto3"):
         try:
             found.append(f"{name} {version(name)}")

@@ -149,7 +149,8 @@ def _route_tables(preflight: Preflight) -> dict[str, dict[str, Any]]:
     subnets_by_id = _subnets(preflight)
     vpcs = sorted({one["VpcId"] for one in subnets_by_id.values()})
     named = {"Filters": [{"Name": "vpc-id", "Values": vpcs}]}
-    own, main = {}, {}
+    own = {}
+    main = {}
     for table in preflight.session.items(Call("ec2", "DescribeRouteTables", named), "RouteTables"):
         for association in table["Associations"]:
             if association.get("Main"):

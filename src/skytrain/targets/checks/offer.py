@@ -12,7 +12,8 @@ def plan(preflight: Preflight) -> str:
     offer = preflight.offer
     assert preflight.plan is not None
     preflight.plan.check_fresh(preflight.now)
-    allowed, family = preflight.config.cloud.instance_families, offer.instance_type.split(".")[0]
+    allowed = preflight.config.cloud.instance_families
+    family = offer.instance_type.split(".")[0]
     if allowed and family not in allowed:
         raise Failed(
             f"the operator role may not start {offer.instance_type}: it may start {', '.join(allowed)}",
@@ -36,7 +37,8 @@ def capacity_block(preflight: Preflight) -> str:
 
 
 def zones(preflight: Preflight) -> str:
-    offer, session = preflight.offer, preflight.session
+    offer = preflight.offer
+    session = preflight.session
     offered = [preflight.block.zone] if preflight.block else offered_zones(session, offer.instance_type)
     if not offered:
         raise Failed(

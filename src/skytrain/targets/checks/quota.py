@@ -40,7 +40,8 @@ def _enough(preflight: Preflight, offer: PlannedOffer) -> str:
     code = offer.quota.code or _code_by_name(session, offer)
     if code is None:
         raise NotChecked(f"{what}: needs {offer.quota.vcpus} vCPUs of a quota whose code is not known; look it up")
-    held, used = held_vcpus(session, code), used_vcpus(session, code, offer.market)
+    held = held_vcpus(session, code)
+    used = used_vcpus(session, code, offer.market)
     if held - used < offer.quota.vcpus:
         raise Failed(
             f"{what}: needs {offer.quota.vcpus} vCPUs; quota {code} is {held}, of which {used} are in use",

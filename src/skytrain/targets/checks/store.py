@@ -47,7 +47,8 @@ def encryption(preflight: Preflight) -> str:
         head = preflight.session.perform(
             Call("s3", "HeadObject", {"Bucket": parts.netloc, "Key": parts.path.removeprefix("/")})
         )
-    found, by = head.get("ServerSideEncryption", "none"), head.get("SSEKMSKeyId", "")
+    found = head.get("ServerSideEncryption", "none")
+    by = head.get("SSEKMSKeyId", "")
     if found != "aws:kms" or (wanted.kms_key and not _same_key(by, wanted.kms_key)):
         raise Failed(
             f"an object is encrypted with {found} {by}".rstrip() + f", not with {wanted.kms_key or 'aws:kms'}",

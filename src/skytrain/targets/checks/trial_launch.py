@@ -26,7 +26,8 @@ def trial_launch(preflight: Preflight) -> str:
 
 def trial_call(preflight: Preflight) -> Call:
     """Return the request: the planned type and image with the profile, network, tags and IMDSv2 of a real launch."""
-    cloud, offer = preflight.config.cloud, preflight.offer
+    cloud = preflight.config.cloud
+    offer = preflight.offer
     if cloud.project is None or cloud.instance_profile is None or cloud.security_group is None:
         raise NotChecked("cloud.project, cloud.instance_profile or cloud.security_group is not set")
     assert preflight.image is not None, "the check of the image has found it"

@@ -104,14 +104,19 @@ def prepare_launch(
 
 def _assembled(job: PlannedJob, preflight: Preflight, after: LaunchId | None = None) -> PreparedLaunch:
     """Return one launch of an account that has passed the checks."""
-    kind, session, image, now = job.plan.job, preflight.session, preflight.image, preflight.now
-    config, store = job_config(job.composed.config, kind), open_store(preflight.config.store)
+    kind = job.plan.job
+    session = preflight.session
+    image = preflight.image
+    now = preflight.now
+    config = job_config(job.composed.config, kind)
+    store = open_store(preflight.config.store)
     assert image is not None
     run = job_name(config, kind)
     earlier = launches_of(store, run)
     check_alone(earlier, store, now, ask_account(session, store))
     check_regions(run, config, session)
-    plan, zones = job.plan, preflight.subnets
+    plan = job.plan
+    zones = preflight.subnets
     if (block := preflight.block) is not None:
         first = replace(plan.choice, kill_after_seconds=block.kill_after_seconds(plan.choice, now))
         plan, zones = replace(plan, offers=[first]), {block.zone: preflight.subnets[block.zone]}
@@ -120,7 +125,8 @@ def _assembled(job: PlannedJob, preflight: Preflight, after: LaunchId | None = N
     python = ImagePython(config.cloud.python_version, PLATFORMS, has)
     if kind == "serve":  # vLLM pins its own torch and much else: neither the image's nor the versions here fit it
         python = ImagePython(config.cloud.python_version, UBUNTU_PLATFORMS, {}, keeps_versions=False)
-    targets, packages = tuple(plugin_targets(job.composed.values)), tuple(config.cloud.packages)
+    targets = tuple(plugin_targets(job.composed.values))
+    packages = tuple(config.cloud.packages)
     contents = BundleContents(job_extras(config, kind), targets, packages, python)
     bundle = bundle_of(contents)
     record = _record(job.composed, current, preflight, LaunchId(run, next_launch(earlier)))
@@ -178,7 +184,9 @@ def start_launch(prepared: PreparedLaunch, config_files: Mapping[str, bytes], re
 
 
 def _start(prepared: PreparedLaunch, config_files: Mapping[str, bytes], reporter: Reporter) -> LaunchRecord:
-    record, session, store = prepared.record, prepared.session, prepared.store
+    record = prepared.record
+    session = prepared.session
+    store = prepared.store
     made = make_bundle(store, prepared.contents, reporter)
     assert made.key == prepared.bundle.key
     create_launch(store, record)  # before anything else in its folder, which another launch may own
@@ -212,7 +220,9 @@ def _remove(prepared: PreparedLaunch, reporter: Reporter) -> None:
 
 
 def _record(composed: Composed, plan: Plan, preflight: Preflight, launch: LaunchId) -> LaunchRecord:
-    project, image, now = composed.config.cloud.project, preflight.image, preflight.now
+    project = composed.config.cloud.project
+    image = preflight.image
+    now = preflight.now
     assert project is not None and image is not None
     groups = [
         LaunchedGroup(
@@ -231,7 +241,9 @@ def _record(composed: Composed, plan: Plan, preflight: Preflight, launch: Launch
 
 
 def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineImage, job: PlannedJob) -> GroupSpec:
-    offer, record, store = draft.plan.offers[number], draft.record, draft.store
+    offer = draft.plan.offers[number]
+    record = draft.record
+    store = draft.store
     folder = store.url(launch_folder(record))
     command = (
         "node", *record.words, *job_words(offer, draft.plan.job), f"run={draft.run}",

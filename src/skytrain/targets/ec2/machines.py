@@ -24,8 +24,11 @@ class Ec2Machines:
     def __init__(
         self, session: AwsSession, store: Store, record: LaunchRecord, instance: str, tell: Callable[[str], None]
     ) -> None:
-        self._session, self._store, self._record = session, store, record
-        self._instance, self._tell = instance, tell
+        self._session = session
+        self._store = store
+        self._record = record
+        self._instance = instance
+        self._tell = tell
 
     def end_run(self, exit_code: int) -> None:
         """After a smoke run: start the run that waits for it if all went well, else remove that run's groups."""

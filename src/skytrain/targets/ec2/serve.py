@@ -96,8 +96,10 @@ def _prepare(job: ServeJob, model: ServedModel, reporter: Reporter) -> _Endpoint
     from ..endpoint_keys import key_parameter, put_key
     from . import launch as launching
 
-    store, cloud = launching.open_store(job.config.store), job.config.cloud
-    run, stored = job.config.run or run_of(model.name), _stored_key(job, model)
+    store = launching.open_store(job.config.store)
+    cloud = job.config.cloud
+    run = job.config.run or run_of(model.name)
+    stored = _stored_key(job, model)
     assert cloud.project is not None
     parameter = key_parameter(cloud.project, run, next_launch(launches_of(store, run)))
     words = [
@@ -120,7 +122,8 @@ def _prepare(job: ServeJob, model: ServedModel, reporter: Reporter) -> _Endpoint
 
 def _plan(job: ServeJob, model: ServedModel, folder: str) -> Plan:
     config = job.config
-    region, serve = config.cloud.region, config.serve
+    region = config.cloud.region
+    serve = config.serve
     if region is None:
         raise SkytrainError("cloud.region is not set\n  add cloud=ec2, after: skytrain cloud init")
     work = ServeWork(
@@ -156,7 +159,8 @@ def _stored_key(job: ServeJob, model: ServedModel) -> str:
 
 
 def _rows(endpoint: _Endpoint, model: ServedModel) -> Sequence[tuple[str, str]]:
-    offer, first = endpoint.prepared.plan.choice, endpoint.prepared.record.groups[0]
+    offer = endpoint.prepared.plan.choice
+    first = endpoint.prepared.record.groups[0]
     return [
         ("run", endpoint.prepared.run),
         ("model", f"{model.name}, {format_bytes(endpoint.prepared.plan.data.bytes)} of weights"),
@@ -169,8 +173,10 @@ def _rows(endpoint: _Endpoint, model: ServedModel) -> Sequence[tuple[str, str]]:
 
 def _announce(endpoint: _Endpoint, model: ServedModel) -> None:
     """Print how to reach the endpoint. A new key is shown here."""
-    prepared, key = endpoint.prepared, endpoint.key
-    first, run = prepared.record.groups[0], prepared.run
+    prepared = endpoint.prepared
+    key = endpoint.key
+    first = prepared.record.groups[0]
+    run = prepared.run
     shown = f"{key.value} (new)" if not key.origin else f"*** (from {key.origin})"
     sys.stdout.write(
         f"launched {run}: {first.instance_type} in {first.zone} serves {model.name} until {first.kill_at}\n"

@@ -42,7 +42,8 @@ def smoke_job(job: PlannedJob, tokens: str, compose: Callable[[Sequence[str]], C
 def smoke_text(prepared: PreparedLaunch) -> str:
     """What a smoke run costs, for people, before they agree."""
     assert prepared.smoke is not None
-    offer, record = prepared.smoke.plan.choice, prepared.smoke.record
+    offer = prepared.smoke.plan.choice
+    record = prepared.smoke.record
     most = offer.nodes * offer.max_usd_per_hour_each * offer.kill_after_seconds / 3600
     return (
         f"{record.run} first, {offer.cost.hours:.1f} h, ${offer.cost.usd:.2f} (at most ${most:.2f}) in addition; "

@@ -67,7 +67,8 @@ def sweep_plan(plan: Plan, schedule: Schedule, composed: Composed) -> Plan:
 
 
 def _offer(offer: PlannedOffer, share_usd: float, schedule: Schedule, machines: int) -> PlannedOffer:
-    price, boot = max(offer.usd_per_hour_each), sum(BOOT_SECONDS) / 2 / 3600
+    price = max(offer.usd_per_hour_each)
+    boot = sum(BOOT_SECONDS) / 2 / 3600
     hours = sum(one.usd for one in schedule.trials) / price / machines + boot
     most = share_usd / offer.max_usd_per_hour_each
     usd = min(share_usd, hours * price)

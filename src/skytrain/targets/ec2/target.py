@@ -47,7 +47,8 @@ class Ec2Launcher(LaunchTarget):
 
         def start(reporter: Reporter) -> list[str]:
             start_launch(prepared, request.files(), reporter)
-            group, said = prepared.record.groups[0], []
+            group = prepared.record.groups[0]
+            said = []
             if prepared.record.verb == "prepare":
                 said.append(f"the tokens will be in {prepared.store.url(prepared.plan.data.folder)}")
             launched = f"launched {prepared.run}: {group.nodes} x {group.instance_type} in {group.zone}"
@@ -71,7 +72,8 @@ class Ec2Launcher(LaunchTarget):
         launches = launches_of(store, run)
         if not launches:
             return None
-        record, session = launches[-1], open_session(config.cloud.region, config.cloud.account)
+        record = launches[-1]
+        session = open_session(config.cloud.region, config.cloud.account)
         live = live_launch([record], store, datetime.now(UTC), ask_account(session, store)) is not None
         state = "no machine has begun to work on it" if live else "it has no machines any more"
         said = [f"{run}: launched at {record.launched_at}, {record.groups[0].text}; {state}"]
@@ -115,8 +117,10 @@ def _follow_smoke(job: PlannedJob, prepared: PreparedLaunch, show: ShowRun, tell
 
 
 def _summary(prepared: PreparedLaunch) -> list[tuple[str, str]]:
-    offer, record = prepared.plan.choice, prepared.record
-    first, cost = record.groups[0], offer.cost
+    offer = prepared.plan.choice
+    record = prepared.record
+    first = record.groups[0]
+    cost = offer.cost
     highest = offer.nodes * offer.max_usd_per_hour_each
     waits = max(one.kill_after_seconds for one in prepared.smoke.plan.offers) if prepared.smoke else 0.0
     return [
@@ -169,7 +173,9 @@ def _sweep(request: LaunchRequest) -> ReadyJob:
 
 
 def _sweep_summary(planned: SweepLaunch, prepared: Sequence[PreparedLaunch]) -> list[tuple[str, str]]:
-    offer, first, schedule = prepared[0].plan.choice, prepared[0].record.groups[0], planned.schedule
+    offer = prepared[0].plan.choice
+    first = prepared[0].record.groups[0]
+    schedule = planned.schedule
     search = schedule.budget_usd - schedule.final_usd
     kept = f"${schedule.final_usd:.2f} kept for the final run, ${search:.2f} to search"
     return [

@@ -42,7 +42,8 @@ class KubeLeftover:
 
 def cluster_leftovers(config: Config, selection: GcSelection) -> Leftovers:
     """What of ours the cluster's namespace has."""
-    cluster, namespace = cluster_of(config), config.cloud.eks.namespace
+    cluster = cluster_of(config)
+    namespace = config.cloud.eks.namespace
     found = find_leftovers(config, cluster, selection)
     rows = leftover_rows(found)
 
@@ -100,15 +101,19 @@ def leftover_rows(found: Sequence[KubeLeftover]) -> list[tuple[str, ...]]:
 
 
 def _judged(kind: str, item: KubeObject, selection: GcSelection) -> KubeLeftover:
-    metadata, now = item["metadata"], datetime.now(UTC)
+    metadata = item["metadata"]
+    now = datetime.now(UTC)
     about = metadata.get("annotations", {})
-    run, expires = about.get("skytrain/run", "-"), about.get("skytrain/expires-at")
+    run = about.get("skytrain/run", "-")
+    expires = about.get("skytrain/expires-at")
     age = now - datetime.fromisoformat(metadata["creationTimestamp"])
     delete, why = _verdict(kind, item, age, expires is not None and datetime.fromisoformat(expires) < now)
     if selection.run is not None:
-        delete, why = run == selection.run, f"--run {selection.run}" if run == selection.run else "of another run"
+        delete = run == selection.run
+        why = f"--run {selection.run}" if run == selection.run else "of another run"
     elif selection.expired and why != "past its kill time":
-        delete, why = False, "not past its kill time"
+        delete = False
+        why = "not past its kill time"
     return KubeLeftover(
         kind=kind, name=metadata["name"], run=run, age_seconds=age.total_seconds(), delete=delete, why=why
     )

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from ...config import SkytrainError, variable
 
-INDEX, ADDRESS = "JOB_COMPLETION_INDEX", "POD_IP"
+INDEX = "JOB_COMPLETION_INDEX"
+ADDRESS = "POD_IP"
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class PodHost:
 
 def read_pod(nodes: int) -> PodHost:
     """Return this pod; raises SkytrainError outside an Indexed Job of that many pods."""
-    index, address = variable(INDEX), variable(ADDRESS)
+    index = variable(INDEX)
+    address = variable(ADDRESS)
     if not index or not address:
         missing = INDEX if not index else ADDRESS
         raise SkytrainError(

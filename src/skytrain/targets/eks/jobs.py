@@ -138,7 +138,8 @@ def _is_there(cluster: KubeCluster, item: KubeObject) -> bool:
 
 
 def _job(found: KubeObject, pods: Sequence[KubeObject]) -> EksJob:
-    metadata, status = found["metadata"], found.get("status", {})
+    metadata = found["metadata"]
+    status = found.get("status", {})
     launch = metadata["labels"]["skytrain/launch"]
     own = tuple(
         sorted((_pod(pod) for pod in pods if pod["metadata"]["labels"].get("skytrain/launch") == launch),
@@ -176,9 +177,11 @@ def _said(condition: dict[str, Any]) -> str | None:
 
 
 def _pod(found: KubeObject) -> EksPod:
-    metadata, status = found["metadata"], found.get("status", {})
+    metadata = found["metadata"]
+    status = found.get("status", {})
     index = metadata.get("annotations", {}).get("batch.kubernetes.io/job-completion-index", "-")
-    phase, reason = status.get("phase", "Pending"), pod_reason(found)
+    phase = status.get("phase", "Pending")
+    reason = pod_reason(found)
     if phase == "Running" and "deletionTimestamp" in metadata:
         reason = "it is being ended"
     return EksPod(name=metadata["name"], index=index, phase=phase, node=found["spec"].get("nodeName"), reason=reason)

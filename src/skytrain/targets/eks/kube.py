@@ -21,7 +21,8 @@ from ...config import EksConfig, MissingExtra, SkytrainError, variable
 from ...storage import Patience, Retry
 
 KubeObject = dict[str, Any]
-TOKEN_PREFIX, TOKEN_HEADER = "k8s-aws-v1.", "x-k8s-aws-id"
+TOKEN_PREFIX = "k8s-aws-v1."
+TOKEN_HEADER = "x-k8s-aws-id"
 TOKEN_SECONDS = 600.0  # EKS takes a token for 15 minutes
 URL_SECONDS = 60
 REQUEST_SECONDS = 30.0
@@ -62,7 +63,9 @@ class KubeCluster:
     """A cluster. Requests that only read are tried again while the server does not answer; others are sent once."""
 
     def __init__(self, api: Any, name: str, wait: Callable[[float], None] = time.sleep) -> None:
-        self._api, self.name, self._wait = api, name, wait
+        self._api = api
+        self.name = name
+        self._wait = wait
 
     def get(self, kind: KubeKind, name: str) -> KubeObject | None:
         """Return the object; None if there is none."""
@@ -84,7 +87,8 @@ class KubeCluster:
             except KubeError as error:
                 if error.status != 410 or not more:  # the rest of an old list is gone: from the start
                     raise
-                found, more = [], ""
+                found = []
+                more = ""
                 continue
             # Objects in a list do not say what they are: the list does.
             found += [{"apiVersion": kind.version, "kind": kind.kind, **item} for item in page["items"]]
@@ -126,7 +130,8 @@ class KubeCluster:
         from kubernetes.watch import Watch
         from urllib3.exceptions import HTTPError
 
-        deadline, patience = time.monotonic() + seconds, Patience(OUTAGE)
+        deadline = time.monotonic() + seconds
+        patience = Patience(OUTAGE)
         while (left := deadline - time.monotonic()) > 0:
             try:
                 pods = CoreV1Api(self._api).list_namespaced_pod
@@ -204,16 +209,20 @@ def refusal(cluster: str, request: str, status: int, text: str) -> KubeError:
         said: dict[str, Any] = json.loads(text)
     except ValueError:
         said = {}
-    message, reason = said.get("message") or text.strip()[:300] or "no message", said.get("reason", "")
+    message = said.get("message") or text.strip()[:300] or "no message"
+    reason = said.get("reason", "")
     problem = f"cluster {cluster} refused {request}: {status} {message}"
-    fix, cause = "follow the message", "usage" if status in (400, 409, 422) else "preflight"
+    fix = "follow the message"
+    cause = "usage" if status in (400, 409, 422) else "preflight"
     if status == 401:
         cause = "credentials"
         fix = "the cluster does not know this identity: an access entry for its role (infra/terraform/eks), or another profile"
     elif status == 403 and "exceeded quota" in message:
-        cause, fix = "quota", "the namespace's ResourceQuota is used up: end another run, plan fewer GPUs, or raise it"
+        cause = "quota"
+        fix = "the namespace's ResourceQuota is used up: end another run, plan fewer GPUs, or raise it"
     elif status == 403:
-        cause, fix = "credentials", "the role needs the group skytrain:operators in the cluster (infra/kubernetes)"
+        cause = "credentials"
+        fix = "the role needs the group skytrain:operators in the cluster (infra/kubernetes)"
     elif status == 404:
         fix = "is the namespace there (infra/kubernetes), and for cloud.kind=trainjob Kubeflow Trainer v2?"
     elif status == 409:
@@ -282,8 +291,12 @@ class EksToken:
     """A bearer token for an EKS cluster, made again before it expires."""
 
     def __init__(self, session: AwsSession, cluster: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._session, self._cluster, self._clock = session, cluster, clock
-        self._token, self._made, self._lock = "", 0.0, threading.Lock()
+        self._session = session
+        self._cluster = cluster
+        self._clock = clock
+        self._token = ""
+        self._made = 0.0
+        self._lock = threading.Lock()
 
     def current(self) -> str:
         with self._lock:

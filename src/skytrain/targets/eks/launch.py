@@ -72,8 +72,10 @@ def prepare_eks_launch(request: EksRequest, session: Callable[[], AwsSession], *
     With `ask` off neither AWS nor the cluster nor the store is asked: for a look at the objects.
     Raises SkytrainError with the exit code of the first problem: 3 preflight, 4 quota, 11 credentials.
     """
-    composed, plan = request.composed, request.plan
-    config, eks = composed.config, composed.config.cloud.eks
+    composed = request.composed
+    plan = request.plan
+    config = composed.config
+    eks = composed.config.cloud.eks
     check_eks_settings(eks)
     check_grace(eks, config.trainer.stop_within)
     _check_plugins(composed)
@@ -82,8 +84,12 @@ def prepare_eks_launch(request: EksRequest, session: Callable[[], AwsSession], *
         check_same(composed, plan)
     else:
         _check_smoke(config)
-    run, cluster, number = run_name(config), None, "00001"
-    store, owner, account = open_store(config.store), config.cloud.owner or "unknown", config.cloud.account or ""
+    run = run_name(config)
+    cluster = None
+    number = "00001"
+    store = open_store(config.store)
+    owner = config.cloud.owner or "unknown"
+    account = config.cloud.account or ""
     if ask:
         cluster = open_cluster(eks, session)
         owner, account = _caller(config, session)
@@ -101,7 +107,9 @@ def prepare_eks_launch(request: EksRequest, session: Callable[[], AwsSession], *
 
 def start_eks_launch(launch: EksLaunch, reporter: Reporter) -> None:
     """Write the record, create the objects; the job owns the others, so that they go when it goes."""
-    cluster, store, record = launch.cluster, launch.store, launch.record
+    cluster = launch.cluster
+    store = launch.store
+    record = launch.record
     assert cluster is not None
     create_launch(store, record)
     made: list[KubeObject] = []
@@ -133,7 +141,9 @@ def wait_for_pods(launch: EksLaunch, tell: Callable[[str], None]) -> None:
     Raises SkytrainError if the job is deleted or fails before that: nobody would ever train.
     """
     assert launch.cluster is not None
-    cluster, job, told = launch.cluster, launch.job, set[str]()
+    cluster = launch.cluster
+    job = launch.job
+    told = set[str]()
     selector = ",".join(
         f"{name}={job.labels[name]}" for name in ("skytrain/project", "skytrain/run", "skytrain/launch")
     )
@@ -220,17 +230,23 @@ def _rehearse(cluster: KubeCluster, objects: list[KubeObject]) -> None:
 
 
 def _job(request: EksRequest, run: str, number: str, owner: str) -> tuple[EksJobSpec, float | None]:
-    config, plan = request.composed.config, request.plan
-    eks, project = config.cloud.eks, config.cloud.project
+    config = request.composed.config
+    plan = request.plan
+    eks = config.cloud.eks
+    project = config.cloud.project
     if project is None:
         raise SkytrainError("cloud.project is not set\n  skytrain cloud init sets it")
     usd = eks.usd_per_hour
     if plan is not None:
         usd, size, words = usd or plan.usd_per_hour, offer_size(plan.choice), job_words(plan.choice, "train")
-        seconds, processes = plan.choice.kill_after_seconds, max(1, plan.choice.gpus_per_node)
+        seconds = plan.choice.kill_after_seconds
+        processes = max(1, plan.choice.gpus_per_node)
     else:
         assert eks.cpus is not None
-        size, words, seconds, processes = smoke_size(eks.nodes, eks.cpus), (), SMOKE_SECONDS, 1
+        size = smoke_size(eks.nodes, eks.cpus)
+        words = ()
+        seconds = SMOKE_SECONDS
+        processes = 1
     command = (
         "node", *request.composed.words, *words, f"run={run}",
         *([f"budget.usd_per_hour={usd:.4f}"] if usd is not None else []),
@@ -254,8 +270,10 @@ def _job(request: EksRequest, run: str, number: str, owner: str) -> tuple[EksJob
 
 
 def _record(composed: Composed, plan: Plan | None, job: EksJobSpec, usd: float | None) -> LaunchRecord:
-    size, kill_at = job.size, timestamp(job.kill_at)
-    kind, market = size.instance_type or "any", size.market or "on-demand"
+    size = job.size
+    kill_at = timestamp(job.kill_at)
+    kind = size.instance_type or "any"
+    market = size.market or "on-demand"
     group = LaunchedGroup(
         name=job.name,
         zone="",

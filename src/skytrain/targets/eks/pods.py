@@ -15,8 +15,12 @@ CONTAINERS = {"job": "agent", "trainjob": "node"}  # the container; Kubeflow loo
 METRICS_PORT = 9464
 USER = 1000  # of the image
 POD_CONFIG_FOLDER = "/etc/skytrain/config"
-WORK, TEMPORARY, SHARED_MEMORY = "/scratch", "/tmp", "/dev/shm"
-CPU_SHARE, MEMORY_SHARE = 0.9, 0.85  # of a machine; the rest is for its daemons and Kubernetes itself
+WORK = "/scratch"
+TEMPORARY = "/tmp"
+SHARED_MEMORY = "/dev/shm"
+# of a machine; the rest is for its daemons and Kubernetes itself
+CPU_SHARE = 0.9
+MEMORY_SHARE = 0.85
 SHM_SHARE = 0.25  # of a pod's memory, for the workers of NCCL and of the loader
 HUGE_PAGES = "5120Mi"  # EFA's provider takes them; the EKS images reserve 5128 pages of 2 MiB
 SMOKE_GIB_PER_CPU = 2
@@ -62,7 +66,8 @@ def smoke_size(nodes: int, cpus: int) -> PodSize:
 
 
 def pod_spec(job: EksJobSpec) -> KubeObject:
-    eks, size = job.eks, job.size
+    eks = job.eks
+    size = job.size
     spec: KubeObject = {
         "restartPolicy": "Never",  # the job replaces pods; its failure policy asks for this
         "serviceAccountName": eks.service_account,
@@ -157,7 +162,8 @@ def _volumes(job: EksJobSpec) -> list[KubeObject]:
 
 def _affinity(job: EksJobSpec) -> KubeObject:
     """On machines of the plan's market; those of one run in one zone, which is nearer and costs no traffic."""
-    size, found = job.size, dict[str, Any]()
+    size = job.size
+    found = dict[str, Any]()
     if size.market:
         karpenter, managed = MARKETS[size.market]
         terms = [

@@ -23,9 +23,11 @@ from .requests import to_yaml
 if TYPE_CHECKING:
     from ...export import Dtype
 
-NAMESPACE, NAME = "skytrain-serving", "vllm"
+NAMESPACE = "skytrain-serving"
+NAME = "vllm"
 DEPLOYMENT, POD = KubeKind("apps/v1", "Deployment", NAMESPACE), KubeKind("v1", "Pod", NAMESPACE)
-CONFIG_MAP, CONFIG_NAME = KubeKind("v1", "ConfigMap", NAMESPACE), "vllm-model"
+CONFIG_MAP = KubeKind("v1", "ConfigMap", NAMESPACE)
+CONFIG_NAME = "vllm-model"
 SELECTOR = "app.kubernetes.io/name=skytrain,app.kubernetes.io/component=serving"
 GPU = "nvidia.com/gpu"
 POLL_SECONDS = 5.0
@@ -65,7 +67,8 @@ class EksTarget:
         return EXPORTED[job.config.serve.dtype or "bfloat16"]
 
     def serve(self, job: ServeJob, model: ServedModel, reporter: Reporter) -> int:
-        store, key = open_store(job.config.store), model_key(model.name, model.sha256)
+        store = open_store(job.config.store)
+        key = model_key(model.name, model.sha256)
         data = model_settings(job.config, model, store.url(key))
         if job.request.dry_run:
             print(json.dumps({"ConfigMap": CONFIG_NAME, "data": data}, indent=1))  # noqa: T201
@@ -111,14 +114,17 @@ def wait_until_ready(
     cluster: KubeCluster, limit: float, reporter: Reporter, wait: Callable[[float], None] = time.sleep
 ) -> None:
     """Wait until all pods have the new model; a reason why they wait is told once. Raises SkytrainError at the limit."""
-    began, told = time.monotonic(), ""
+    began = time.monotonic()
+    told = ""
     while True:
         found = _deployment(cluster)
-        status, wanted = found.get("status", {}), found["spec"]["replicas"]
+        status = found.get("status", {})
+        wanted = found["spec"]["replicas"]
         seen = status.get("observedGeneration", 0) >= found["metadata"].get("generation", 0)
         if seen and status.get("updatedReplicas", 0) == status.get("availableReplicas", 0) == wanted:
             return
-        seconds, reason = time.monotonic() - began, _reason(cluster)
+        seconds = time.monotonic() - began
+        reason = _reason(cluster)
         if reason and reason != told:
             reporter.note(f"the pods wait: {reason}")
             told = reason
@@ -134,8 +140,10 @@ def wait_until_ready(
 def serving_state(config: Config) -> ServingState:
     """Return what the cluster serves."""
     cluster = cluster_of(config)
-    found, data = _deployment(cluster), (cluster.get(CONFIG_MAP, CONFIG_NAME) or {}).get("data", {})
-    wanted, ready = found["spec"].get("replicas", 0), found.get("status", {}).get("availableReplicas", 0)
+    found = _deployment(cluster)
+    data = (cluster.get(CONFIG_MAP, CONFIG_NAME) or {}).get("data", {})
+    wanted = found["spec"].get("replicas", 0)
+    ready = found.get("status", {}).get("availableReplicas", 0)
     reason = _reason(cluster) if wanted > ready else None
     return ServingState(
         model=data.get("MODEL_NAME", ""), source=data.get("MODEL_SOURCE", ""), wanted=wanted, ready=ready, reason=reason
@@ -159,7 +167,8 @@ def keep_served(manifests: str, cluster: KubeCluster) -> str:
     """
     import yaml  # type: ignore[import-untyped]
 
-    live, data = cluster.get(DEPLOYMENT, NAME), (cluster.get(CONFIG_MAP, CONFIG_NAME) or {}).get("data", {})
+    live = cluster.get(DEPLOYMENT, NAME)
+    data = (cluster.get(CONFIG_MAP, CONFIG_NAME) or {}).get("data", {})
     objects: list[KubeObject] = list(yaml.safe_load_all(manifests))
     for each in objects:
         what = each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]

@@ -81,7 +81,8 @@ class EksLauncher(LaunchTarget):
     def plan_stop(self, config: Config, run: str, tell: Callable[[str], None]) -> PlannedStop:
         if run == SERVED:
             return _plan_serving_stop(config)
-        active, namespace = active_eks_jobs(config, run), config.cloud.eks.namespace
+        active = active_eks_jobs(config, run)
+        namespace = config.cloud.eks.namespace
         planned = stop_with_jobs(config, run, lambda: active_eks_jobs(config, run))
         requests = json.dumps([{"delete": job.name, "namespace": namespace} for job in active], indent=1)
         question = f"Stop {run} and delete {plural(len(active), 'job')} in {namespace}?" if active else None
@@ -124,7 +125,9 @@ def _request(request: LaunchRequest) -> EksRequest:
 
 
 def _summary(launch: EksLaunch, config: Config) -> list[tuple[str, str]]:
-    job, size, eks = launch.job, launch.job.size, config.cloud.eks
+    job = launch.job
+    size = launch.job.size
+    eks = config.cloud.eks
     hours = job.limit_seconds / 3600
     machines = f"{size.nodes} x {size.instance_type} ({size.market})" if size.instance_type else f"{size.nodes} pods"
     price = f"${launch.usd_per_hour:.2f} an hour" if launch.usd_per_hour_each is not None else "unknown"

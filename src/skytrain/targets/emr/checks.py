@@ -59,7 +59,8 @@ def quota(preflight: Preflight) -> str:
     """Check the vCPUs: EMR Serverless has a quota of its own, the nodes of a cluster count as EC2's."""
     if preflight.config.cloud.target == SERVERLESS:
         return _serverless_quota(preflight)
-    wanted, session = preflight.config.cloud.emr, preflight.session
+    wanted = preflight.config.cloud.emr
+    session = preflight.session
     nodes: list[tuple[str, int, Market]] = [
         (wanted.primary, 1, "on-demand"),
         (wanted.core, wanted.core_nodes, "on-demand"),
@@ -77,7 +78,8 @@ def quota(preflight: Preflight) -> str:
         need[(code, market)] += count * vcpus[kind]
     said = []
     for (code, market), wants in need.items():
-        held, used = held_vcpus(session, code), used_vcpus(session, code, market)
+        held = held_vcpus(session, code)
+        used = used_vcpus(session, code, market)
         if held - used < wants:
             raise Failed(
                 f"the cluster needs {wants} vCPUs {market}; quota {code} is {held}, of which {used} are in use",
@@ -108,7 +110,8 @@ def zones(preflight: Preflight) -> str:
 
 
 def _serverless_quota(preflight: Preflight) -> str:
-    wanted, session = preflight.config.cloud.emr, preflight.session
+    wanted = preflight.config.cloud.emr
+    session = preflight.session
     wants = ((wanted.executors or 1) + 1) * wanted.executor_cores
     found = None
     for operation in ("ListServiceQuotas", "ListAWSDefaultServiceQuotas"):

@@ -17,7 +17,9 @@ MANAGED_TAG = {
     "Key": "for-use-with-amazon-emr-managed-policies",
     "Value": "true",
 }  # AmazonEMRServicePolicy_v2 asks for it
-VOLUME_GB, MOST_VOLUMES = 1024, 16  # of a node; EMR's API takes volumes of 10 to 1024 GiB for these types
+# of a node; EMR's API takes volumes of 10 to 1024 GiB for these types
+VOLUME_GB = 1024
+MOST_VOLUMES = 16
 DISK_GB = range(10, VOLUME_GB * MOST_VOLUMES + 1)
 LAST_NO_RETRY = 11  # exit codes 2 to 11 are not cured by another attempt, except those of the store
 RETRIED = (10,)
@@ -67,7 +69,8 @@ exit $code
 def cluster_call(job: EmrJobSpec, subnet: str, bootstrap: str, files: str) -> Call:
     """Return the request. `bootstrap` and `files` are s3:// URLs of the script and of the launch's files."""
     check_settings(job)
-    wanted, cloud = job.settings, job.cloud
+    wanted = job.settings
+    cloud = job.cloud
     if wanted.disk_gb not in DISK_GB:
         raise SkytrainError(
             f"cloud.emr.disk_gb={wanted.disk_gb}: a node of EMR has {DISK_GB[0]} to {DISK_GB[-1]} GB\n"
@@ -112,7 +115,8 @@ def cluster_call(job: EmrJobSpec, subnet: str, bootstrap: str, files: str) -> Ca
 
 
 def _instances(job: EmrJobSpec, subnet: str) -> dict[str, Any]:
-    wanted, cloud = job.settings, job.cloud
+    wanted = job.settings
+    cloud = job.cloud
     group = needed(cloud.security_group, "security_group")
     groups = [
         _group(job, "MASTER", wanted.primary, 1),
@@ -165,7 +169,8 @@ def _configurations() -> list[dict[str, Any]]:
 
 def cluster_subnet(job: EmrJobSpec, sold: dict[str, set[str]]) -> str:
     """Return the first subnet in a zone that sells every type of node; `sold` has the zones of each type."""
-    cloud, wanted = job.cloud, job.settings
+    cloud = job.cloud
+    wanted = job.settings
     subnets: dict[str, str] = getattr(cloud.subnets, cloud.subnets.nodes)
     types = {wanted.primary, wanted.core, *([wanted.task] if wanted.task_nodes else [])}
     for zone, subnet in sorted(subnets.items()):

@@ -72,7 +72,9 @@ def pack_environment(store: Store, contents: BundleContents, reporter: Reporter)
     wanted = spark_contents(contents)
     with tempfile.TemporaryDirectory(prefix="skytrain-environment-") as name:
         folder = Path(name)
-        wheels, site, archive = folder / "wheels", folder / "site", folder / ARCHIVE
+        wheels = folder / "wheels"
+        site = folder / "site"
+        archive = folder / ARCHIVE
         wheels.mkdir()
         reporter.note(f"collecting packages for Python {wanted.image.version} of the cluster")
         skytrain_wheel(wheels)
@@ -121,5 +123,6 @@ def write_archive(site: Path, archive: Path) -> None:
 
 def _add(members: tarfile.TarFile, name: str, body: bytes, mode: int) -> None:
     info = tarfile.TarInfo(name)
-    info.size, info.mode = len(body), mode
+    info.size = len(body)
+    info.mode = mode
     members.addfile(info, io.BytesIO(body))

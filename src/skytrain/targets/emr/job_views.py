@@ -73,7 +73,10 @@ def _measured(session: AwsSession, job: EmrJob, now: datetime) -> tuple[float | 
         if billed is None:
             return None, "EMR Serverless tells what it billed when the job is over"
         return billed, f"billed: {job.vcpu_hours:.2f} vCPU-hours, {job.gb_hours:.2f} GB-hours"
-    catalog, usd, fee, hours = load_catalog(), 0.0, 0.0, 0.0
+    catalog = load_catalog()
+    usd = 0.0
+    fee = 0.0
+    hours = 0.0
     for node in node_times(session, job, now):
         price = node_price(node.type, str(job.region), node.market, catalog)
         if price is None:
@@ -130,7 +133,8 @@ def plan_emr_stop(config: Config, run: str) -> PlannedStop:
 
 def emr_log(config: Config, run: str, lines: int | None) -> JobLog:
     """The end of what the driver of a run's newest job wrote."""
-    launches, session = emr_launches(config, run), open_session(config.cloud.region, config.cloud.account)
+    launches = emr_launches(config, run)
+    session = open_session(config.cloud.region, config.cloud.account)
     jobs = emr_jobs_of(session, launches)
     if not jobs:
         raise SkytrainError(f"run {run} has no job on EMR in {session.region}\n  see: skytrain status cloud=aws")

@@ -13,7 +13,8 @@ from ...planning import Market
 from ...runs import LaunchRecord, launch_folder
 from ...storage import Store
 
-SERVERLESS, CLUSTER = "emr-serverless", "emr"
+SERVERLESS = "emr-serverless"
+CLUSTER = "emr"
 TARGETS = (SERVERLESS, CLUSTER)
 ENDED = ("SUCCESS", "FAILED", "CANCELLED", "COMPLETED", "INTERRUPTED", "TERMINATED", "TERMINATED_WITH_ERRORS")
 WELL = ("SUCCESS", "COMPLETED")
@@ -74,7 +75,8 @@ def stop_emr_job(job: EmrJob) -> Call:
 
 
 def _job_runs(session: AwsSession, record: LaunchRecord) -> Iterator[EmrJob]:
-    name, region = record.groups[0].name, record.region
+    name = record.groups[0].name
+    region = record.region
     for one in session.items(Call("emr-serverless", "ListApplications"), "applications", region):
         if one.get("name") != name or one["state"] == "TERMINATED":
             continue
@@ -102,7 +104,8 @@ def _job_runs(session: AwsSession, record: LaunchRecord) -> Iterator[EmrJob]:
 
 
 def _steps(session: AwsSession, record: LaunchRecord) -> Iterator[EmrJob]:
-    name, region = record.groups[0].name, record.region
+    name = record.groups[0].name
+    region = record.region
     for one in session.items(Call("emr", "ListClusters"), "Clusters", region):
         if one["Name"] != name:
             continue
@@ -113,7 +116,8 @@ def _steps(session: AwsSession, record: LaunchRecord) -> Iterator[EmrJob]:
         if status["State"] in (*ENDED, *ENDING) and said["State"] not in ENDED:
             said = status
         times: dict[str, Any] = status.get("Timeline", {})
-        began, ended = times.get("CreationDateTime"), times.get("EndDateTime")
+        began = times.get("CreationDateTime")
+        ended = times.get("EndDateTime")
         seconds = round((ended - began).total_seconds()) if began and ended else None
         yield EmrJob(
             name=name,

@@ -169,20 +169,29 @@ def _check_place(config: Config) -> None:
 
 
 def _assembled(composed: Composed, preflight: Preflight, documents: float | None) -> EmrLaunch:
-    config, session = composed.config, preflight.session
-    store, run, target = open_store(config.store), job_name(config, "prepare"), config.cloud.target
+    config = composed.config
+    session = preflight.session
+    store = open_store(config.store)
+    run = job_name(config, "prepare")
+    target = config.cloud.target
     number = next_launch(launches_of(store, run))
     work = corpus_work(prepare_work(config), documents)
     assert config.cloud.region is not None and config.cloud.project is not None and target is not None
     image = ImagePython(SPARK_PYTHON, PLATFORMS, {})
-    targets, packages = tuple(plugin_targets(composed.values)), tuple(config.cloud.packages)
+    targets = tuple(plugin_targets(composed.values))
+    packages = tuple(config.cloud.packages)
     contents = BundleContents(job_extras(config, "prepare"), targets, packages, image)
-    environment, executors = environment_of(contents), _executors(config)
-    wanted, region, catalog = config.cloud.emr, config.cloud.region, load_catalog()
+    environment = environment_of(contents)
+    executors = _executors(config)
+    wanted = config.cloud.emr
+    region = config.cloud.region
+    catalog = load_catalog()
     if target == SERVERLESS:
-        usd, estimate = serverless_usd_per_hour(wanted, executors, region), serverless_offer(work, wanted, region)
+        usd = serverless_usd_per_hour(wanted, executors, region)
+        estimate = serverless_offer(work, wanted, region)
     else:
-        usd, estimate = cluster_price(wanted, catalog, region).usd, cluster_offer(work, wanted, catalog, region)
+        usd = cluster_price(wanted, catalog, region).usd
+        estimate = cluster_offer(work, wanted, catalog, region)
     folder = store.url(f"runs/{run}/launches/{number}")
     places = EmrPlaces(
         store.url(environment.key), f"{folder}/emr/prepare.py", f"{folder}/emr/config.tar.gz", f"{folder}/logs/"
@@ -253,7 +262,8 @@ def _executors(config: Config) -> int:
 def _timeout(config: Config, usd_per_hour: float) -> int:
     """Return the seconds of an attempt: the settings', or fewer if all attempts would cost more than the budget."""
     wanted = config.cloud.emr
-    seconds, beside = wanted.timeout, 0.0 if config.cloud.target == SERVERLESS else START_SECONDS + wanted.idle
+    seconds = wanted.timeout
+    beside = 0.0 if config.cloud.target == SERVERLESS else START_SECONDS + wanted.idle
     if config.budget.usd is not None:
         seconds = min(seconds, (config.budget.usd / usd_per_hour * 3600 - beside) / (1 + wanted.retries))
     if seconds < 300:
@@ -266,7 +276,8 @@ def _timeout(config: Config, usd_per_hour: float) -> int:
 
 
 def _record(composed: Composed, job: EmrJobSpec, usd: float, session: AwsSession) -> LaunchRecord:
-    wanted, target = job.settings, str(composed.config.cloud.target)
+    wanted = job.settings
+    target = str(composed.config.cloud.target)
     nodes = job.executors if target == SERVERLESS else 1 + wanted.core_nodes + wanted.task_nodes
     kind = f"{wanted.executor_cores} vCPU {wanted.executor_gb} GB" if target == SERVERLESS else wanted.core
     group = LaunchedGroup(

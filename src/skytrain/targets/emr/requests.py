@@ -13,7 +13,9 @@ from ...aws import Call, Tags
 from ...config import CloudConfig, EmrConfig, SkytrainError
 from ..sagemaker.requests import training_job_name
 
-ENVIRONMENT_NAME, CONFIG_NAME = "environment", "config"  # of the archives in a container's folder
+# of the archives in a container's folder
+ENVIRONMENT_NAME = "environment"
+CONFIG_NAME = "config"
 ENTRY_POINT_LENGTH = 256
 # AWS's release guide: 7.0.0 has Python 3.9 alone, 7.1.0 and later have 3.9 and 3.11.
 RELEASE = re.compile(r"emr-7\.[1-9]\d*\.\d+")
@@ -161,7 +163,9 @@ def serverless_calls(job: EmrJobSpec, application: str = APPLICATION_ID) -> list
 
 def create_application(job: EmrJobSpec) -> Call:
     """Return the request for the application: it stops when idle, and never grows beyond the job's executors."""
-    wanted, workers = job.settings, job.executors + 1  # and the driver
+    # and the driver
+    wanted = job.settings
+    workers = job.executors + 1
     body: dict[str, Any] = {
         "name": job.name,
         "releaseLabel": wanted.release,

@@ -68,7 +68,8 @@ TARGETS = {name: EmrLauncher(name) for name in NAMES}
 
 
 def _summary(launch: EmrLaunch) -> list[tuple[str, str]]:
-    job, cost = launch.job, launch.estimate
+    job = launch.job
+    cost = launch.estimate
     assumed = ", 3000 bytes a document assumed" if launch.documents_assumed else ""
     fee = f", of which ${cost.fee_usd:.2f} are EMR's" if not launch.serverless else ""
     limit = f"{format_seconds(job.timeout_seconds)} each of {job.attempts} attempts"

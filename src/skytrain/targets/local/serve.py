@@ -45,7 +45,8 @@ class LocalTarget:
         return EXPORTED[job.config.serve.dtype or ("float32" if engine.for_cpu else "bfloat16")]
 
     def serve(self, job: ServeJob, model: ServedModel, reporter: Reporter) -> int:
-        request, config = job.request, job.config.serve
+        request = job.request
+        config = job.config.serve
         engine = find_vllm(config.python)
         port = check_port(request.host, request.port)
         settings = server_settings(model, engine, find_gpus(), config, (request.host, port))
@@ -92,7 +93,9 @@ class _Waiting:
     """Shows that the server starts, and gives up when the user does."""
 
     def __init__(self, reporter: Reporter, stopped: threading.Event, limit: float) -> None:
-        self._reporter, self._stopped, self._limit = reporter, stopped, limit
+        self._reporter = reporter
+        self._stopped = stopped
+        self._limit = limit
 
     def __call__(self, seconds: float, line: str) -> None:
         if self._stopped.is_set():
@@ -120,7 +123,8 @@ def _stopping() -> Iterator[threading.Event]:
 
 def _announce(base: str, model: ServedModel, key: ApiKey, host: str) -> None:
     """Print how to use the endpoint. A new key is shown here, and nowhere else."""
-    path, body = "/v1/completions", {"model": model.name, "prompt": "Once upon a time", "max_tokens": 32}
+    path = "/v1/completions"
+    body = {"model": model.name, "prompt": "Once upon a time", "max_tokens": 32}
     if model.chat:
         path = "/v1/chat/completions"
         body = {"model": model.name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 64}

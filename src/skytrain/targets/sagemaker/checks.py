@@ -42,7 +42,9 @@ def instance_type(preflight: Preflight) -> str:
 
 def quota(preflight: Preflight) -> str:
     """Check SageMaker's own quota of the type, which counts machines; EC2's do not apply."""
-    offer, session, wanted = preflight.offer, preflight.session, preflight.config.cloud.sagemaker
+    offer = preflight.offer
+    session = preflight.session
+    wanted = preflight.config.cloud.sagemaker
     if wanted.training_plan is not None:
         raise NotChecked("machines of a training plan are reserved")
     name = f"ml.{offer.instance_type}"
@@ -84,7 +86,8 @@ def quotas(preflight: Preflight) -> str:
 
 def image(preflight: Preflight) -> str:
     """Check that the image exists in ECR and that this account may pull it."""
-    wanted, session = preflight.config.cloud.sagemaker, preflight.session
+    wanted = preflight.config.cloud.sagemaker
+    session = preflight.session
     found = ecr_image(wanted)
     if found.region != session.region:
         raise Failed(

@@ -27,7 +27,9 @@ class SageMakerHost:
 def read_host(root: Path) -> SageMakerHost:
     """Return this host: input/config/resourceconfig.json under `root`, or the SM_* variables of AWS's containers."""
     path = root / "input/config/resourceconfig.json"
-    source, hosts, current = str(path), variable("SM_HOSTS"), variable("SM_CURRENT_HOST")
+    source = str(path)
+    hosts = variable("SM_HOSTS")
+    current = variable("SM_CURRENT_HOST")
     try:
         found: dict[str, Any]
         if path.exists():
@@ -39,7 +41,8 @@ def read_host(root: Path) -> SageMakerHost:
             raise SkytrainError(
                 f"{path} does not exist, and SM_HOSTS is not set: this is no container of a SageMaker training job"
             )
-        name, names = str(found["current_host"]), tuple(sorted(map(str, found["hosts"])))
+        name = str(found["current_host"])
+        names = tuple(sorted(map(str, found["hosts"])))
         interface = found.get("network_interface_name") or variable("SM_NETWORK_INTERFACE_NAME")
         if name not in names:
             raise SkytrainError(f"{source}: this host, {name}, is not among the hosts {', '.join(names)}")

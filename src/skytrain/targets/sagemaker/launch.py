@@ -72,7 +72,8 @@ def prepare_sagemaker_launch(
 
     Raises SkytrainError with the exit code of the first problem: 3 preflight, 4 quota, 5 capacity, 11 credentials.
     """
-    composed, plan = planned.composed, planned.plan
+    composed = planned.composed
+    plan = planned.plan
     check_place(composed.config, plan)
     check_same(composed, plan)
     config = with_recorded_image(in_private_subnets(composed.config))
@@ -131,16 +132,22 @@ def in_private_subnets(config: Config) -> Config:
 
 def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMakerLaunch:
     """Return the launch of an account that has passed the checks."""
-    config, session, now, wanted = preflight.config, preflight.session, preflight.now, preflight.config.cloud.sagemaker
-    store, run = open_store(config.store), run_name(config)
+    config = preflight.config
+    session = preflight.session
+    now = preflight.now
+    wanted = preflight.config.cloud.sagemaker
+    store = open_store(config.store)
+    run = run_name(config)
     earlier = launches_of(store, run)
     check_alone(earlier, store, now, ask_account(session, store))
     python = ImagePython(wanted.python_version, PLATFORMS, {"torch": wanted.torch_version})
-    targets, packages = tuple(plugin_targets(composed.values)), tuple(config.cloud.packages)
+    targets = tuple(plugin_targets(composed.values))
+    packages = tuple(config.cloud.packages)
     contents = BundleContents(job_extras(config, "train"), targets, packages, python)
     project = config.cloud.project
     assert project is not None
-    bundle, number = bundle_of(contents), _free_number(session, project, run, int(next_launch(earlier)))
+    bundle = bundle_of(contents)
+    number = _free_number(session, project, run, int(next_launch(earlier)))
     folder = store.url(f"runs/{run}")
     places = JobPlaces(
         f"{folder}/launches/{number}/sagemaker",
@@ -154,7 +161,8 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
     )
     job.request()  # settings that SageMaker refuses are told before prices are asked for
     usd = _price(session, job)
-    offer, kill_at = job.offer, timestamp(job.kill_at)
+    offer = job.offer
+    kill_at = timestamp(job.kill_at)
     group = LaunchedGroup(
         name=job.name,
         zone="",
@@ -196,7 +204,8 @@ def _free_number(session: AwsSession, project: str, run: str, first: int) -> str
 
 
 def _price(session: AwsSession, job: SageMakerJobSpec) -> float:
-    given, kind = job.cloud.sagemaker.usd_per_hour, f"ml.{job.offer.instance_type}"
+    given = job.cloud.sagemaker.usd_per_hour
+    kind = f"ml.{job.offer.instance_type}"
     found = given if given is not None else on_demand_usd(session, kind)
     if found is None:
         raise CloudError(

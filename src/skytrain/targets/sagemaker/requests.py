@@ -20,7 +20,9 @@ NAME_LENGTH = 63
 MOST_SECONDS = 28 * 86400  # of a training job
 LEAST_PENDING_SECONDS = 1800
 ENTRY = "start.sh"  # in the channel `launch`
-LAUNCH, BUNDLE = "launch", "bundle"  # channels
+# channels
+LAUNCH = "launch"
+BUNDLE = "bundle"
 IMAGE = re.compile(
     r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/(?P<name>[a-z0-9._/-]+)"
     r"@(?P<digest>sha256:[0-9a-f]{64})"
@@ -90,7 +92,8 @@ class SageMakerJobSpec:
 
     def request(self) -> Call:
         """Return the request; raises SkytrainError for settings that SageMaker refuses."""
-        wanted, offer = self.cloud.sagemaker, self.offer
+        wanted = self.cloud.sagemaker
+        offer = self.offer
         check_settings(wanted, offer)
         key = self.cloud.kms_key
         body: dict[str, Any] = {
@@ -138,7 +141,8 @@ class SageMakerJobSpec:
 
 def training_job_name(project: str, run: str, launch: str) -> str:
     """Return the name of a launch's job. Long or odd run names are followed by their hash."""
-    full, most = f"skytrain-{project}-{run}", NAME_LENGTH - len(launch) - 1
+    full = f"skytrain-{project}-{run}"
+    most = NAME_LENGTH - len(launch) - 1
     plain = re.sub(r"[^A-Za-z0-9]+", "-", full).strip("-")
     if plain != full or len(plain) > most:
         plain = f"{plain[: most - 11].rstrip('-')}-{hashlib.sha256(f'{project}/{run}'.encode()).hexdigest()[:10]}"
@@ -205,8 +209,10 @@ def _channel(name: str, url: str) -> dict[str, Any]:
 
 
 def _resources(job: SageMakerJobSpec) -> dict[str, Any]:
-    offer, wanted = job.offer, job.cloud.sagemaker
-    size, disk = wanted.volume_gb or offer.disk_gb, load_catalog().instance(offer.instance_type).nvme_gb
+    offer = job.offer
+    wanted = job.cloud.sagemaker
+    size = wanted.volume_gb or offer.disk_gb
+    disk = load_catalog().instance(offer.instance_type).nvme_gb
     # With local disks there is no volume: SageMaker refuses a key for it, and more than the disks hold.
     volume: dict[str, Any] = {"VolumeSizeInGB": min(size, disk) if disk else size}
     if not disk and job.cloud.kms_key:

@@ -66,7 +66,8 @@ class SageMakerLauncher(LaunchTarget):
 
     def job_log(self, config: Config, run: str, lines: int | None) -> JobLog:
         """The end of what the containers of a run's newest job wrote, from CloudWatch."""
-        session, jobs = _session(config), _training_jobs(config, run)
+        session = _session(config)
+        jobs = _training_jobs(config, run)
         if not jobs:
             raise SkytrainError(f"run {run} has neither a log in the store nor a training job in {session.region}")
         found = job_log_lines(session, jobs[0].name, lines)
@@ -112,7 +113,8 @@ TARGETS = {"sagemaker": SageMakerLauncher()}
 
 
 def _summary(launch: SageMakerLaunch) -> list[tuple[str, str]]:
-    job, offer = launch.job, launch.job.offer
+    job = launch.job
+    offer = launch.job.offer
     spot = offer.market == "spot"
     most = "at most; managed spot is billed below the price on demand" if spot else "on demand"
     hours = offer.cost.hours

@@ -12,7 +12,10 @@ from ...config import SkytrainError, SlurmConfig
 from .cluster import SlurmError, SlurmJob, ask_slurm, has_ended, submit_job
 from .requests import LEAVE_SECONDS, container_options, environment_lines, sbatch_options
 
-CODE, FAILURES, STOP = "code", "failures", "stop"  # files of a task: its exit code, failures in a row, told to stop
+# files of a task: its exit code, failures in a row, told to stop
+CODE = "code"
+FAILURES = "failures"
+STOP = "stop"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 TEMPLATE = """\
@@ -159,7 +162,8 @@ def array_tasks(name: str, folder: Path) -> list[ArrayTask]:
     for array, number, state, names, count, elapsed, limit, reason in found:
         if int(array) != newest or not number.isdigit():
             continue
-        job, task = f"{array}_{number}", int(number)
+        job = f"{array}_{number}"
+        task = int(number)
         nodes = names or f"{count} wanted"
         shown = SlurmJob(
             id=job,
@@ -177,7 +181,8 @@ def array_tasks(name: str, folder: Path) -> list[ArrayTask]:
         if number.isdigit() and int(number) not in tasks:
             code = int(path.read_text())
             logs = sorted(folder.glob(f"*_{number}.log"), key=lambda log: int(log.stem.partition("_")[0]))
-            state, job = "FAILED" if code else "COMPLETED", logs[-1].stem if logs else number
+            state = "FAILED" if code else "COMPLETED"
+            job = logs[-1].stem if logs else number
             over = SlurmJob(
                 id=job,
                 state=state,

@@ -47,12 +47,14 @@ class SlurmLaunch:
 
 def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask: bool = True) -> SlurmLaunch:
     """Make the batch script and check it. With `ask` off, the cluster is not asked: for a look at the script."""
-    config, wanted = composed.config, composed.config.cloud.slurm
+    config = composed.config
+    wanted = composed.config.cloud.slurm
     _check_times(config)
     if wanted.processes is not None:
         check_job(config, wanted.processes * wanted.nodes, wanted.nodes)
     run = run_name(config)
-    folder, store = Path(wanted.folder).absolute(), open_store(config.store)
+    folder = Path(wanted.folder).absolute()
+    store = open_store(config.store)
     earlier = launches_of(store, run) if ask else []
     number = next_launch(earlier)
     script = SlurmScript(
@@ -90,7 +92,8 @@ def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask
 
 
 def _record(composed: Composed, launch: LaunchId) -> LaunchRecord:
-    wanted, usd = composed.config.cloud.slurm, composed.config.budget.usd_per_hour or 0.0
+    wanted = composed.config.cloud.slurm
+    usd = composed.config.budget.usd_per_hour or 0.0
     group = LaunchedGroup(
         name=slurm_job_name(launch.run),
         zone="",
@@ -137,7 +140,8 @@ def _check_store(root: str) -> None:
 
 
 def _check_times(config: Config) -> None:
-    wanted, stop = config.cloud.slurm, config.trainer.stop_within
+    wanted = config.cloud.slurm
+    stop = config.trainer.stop_within
     if wanted.save_before < stop:
         raise SkytrainError(
             f"cloud.slurm.save_before={format_seconds(wanted.save_before)}: a save may take "
@@ -189,10 +193,13 @@ def _check_shared(path: str, wanted: SlurmConfig) -> list[str]:
 
 def filesystem_of(path: Path, mounts: Callable[[], str] = lambda: Path("/proc/self/mounts").read_text()) -> str:
     """Return the kind of the file system on which a path is, or will be."""
-    place, best, kind = os.path.realpath(path), "", ""
+    place = os.path.realpath(path)
+    best = ""
+    kind = ""
     for line in mounts().splitlines():
         _, point, found = line.split()[:3]
         point = point.replace("\\040", " ")
         if (place == point or place.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
-            best, kind = point, found
+            best = point
+            kind = found
     return kind

@@ -13,7 +13,9 @@ class SlurmMachines:
     """The scheduler owns the nodes: the agent only says whether the job is to be requeued."""
 
     def __init__(self, folder: Path, node: str, tell: Callable[[str], None]) -> None:
-        self._folder, self._node, self._tell = folder, node, tell
+        self._folder = folder
+        self._node = node
+        self._tell = tell
 
     def end_run(self, exit_code: int) -> None:
         return

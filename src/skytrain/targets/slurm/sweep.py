@@ -15,7 +15,8 @@ from .launch import job_python, store_root
 
 def prepare_sweep_array(composed: Composed, options: Sequence[str]) -> tuple[str, SlurmArray]:
     """The name of the sweep, and one task for each of `tune.machines`."""
-    config, wanted = composed.config, composed.config.cloud.slurm
+    config = composed.config
+    wanted = composed.config.cloud.slurm
     if config.tune.usd_per_hour is None and config.budget.usd_per_hour is None:
         raise ConfigError(
             "tune.usd_per_hour", "the cluster's nodes have no price", hint="set what an hour of one costs"
@@ -24,8 +25,10 @@ def prepare_sweep_array(composed: Composed, options: Sequence[str]) -> tuple[str
         raise ConfigError(
             "budget.usd", "is not set", hint="the dollars for search and final run, such as budget.usd=20"
         )
-    name, folder = sweep_name(config), Path(wanted.folder).absolute()
-    python, root = job_python(wanted), store_root(config)
+    name = sweep_name(config)
+    folder = Path(wanted.folder).absolute()
+    python = job_python(wanted)
+    root = store_root(config)
     given = (f"tune.name={name}", f"store.root={root}")
     commands = tuple(
         (python, "-m", "skytrain", "tune", *composed.words, *options, *given, f"tune.host={machine_run(name, number)}")

@@ -93,7 +93,8 @@ TARGETS = {"slurm": SlurmLauncher()}
 def _job_rows(jobs: Sequence[SlurmJob]) -> Rows:
     rows: Rows = [("JOB", "STATE", "NODES", "TIME", "LIMIT", "RESTARTS", "REASON")]
     for job in jobs:
-        restarts, reason = "-" if job.restarts is None else str(job.restarts), job.reason.replace("None", "") or "-"
+        restarts = "-" if job.restarts is None else str(job.restarts)
+        reason = job.reason.replace("None", "") or "-"
         rows.append((job.id, job.state.lower(), job.nodes, job.elapsed, job.limit, restarts, reason))
     return rows
 
@@ -155,7 +156,8 @@ def _compose(request: LaunchRequest) -> Composed:
 
 
 def _summary(launch: SlurmLaunch) -> list[tuple[str, str]]:
-    script, wanted = launch.script, launch.script.settings
+    script = launch.script
+    wanted = launch.script.settings
     limit = f"up to {format_seconds(wanted.time)}; it saves before that and is requeued until the run is over"
     return [
         ("run", script.run),
