@@ -9,7 +9,7 @@ from skytrain.aws import CloudWatch, cloudwatch, log_destination
 from skytrain.aws.cloudwatch import LogDestination, emf_line
 from skytrain.config import SkytrainError, compose
 from skytrain.config.schema import CloudConfig
-from skytrain.runs import cloudwatch_stream
+from skytrain.runs import cloudwatch_stream, sync
 
 OWN = LogDestination("/skytrain/r", "", None, creates_group=True)
 BASE = LogDestination("/skytrain/demo/nodes", "my_run/", "us-east-1")
@@ -118,7 +118,7 @@ def test_without_a_region_the_setting_is_named(no_aws):
 def test_problems_are_told_and_never_end_the_work(logs, monkeypatch):
     told: list[str] = []
     with cloudwatch_stream(BASE, "my run", "node-i-0", told.append) as stream:  # the group does not exist
-        monkeypatch.setattr(cloudwatch, "CLOSE_SECONDS", 0.01)
+        monkeypatch.setattr(sync, "CLOUDWATCH_CLOSE_SECONDS", 0.01)
         stream.log("lost")
     assert "logs:CreateLogStream and logs:PutLogEvents" in told[0]
     assert told[-1] == "warning: the last lines of the log and metrics did not reach CloudWatch"

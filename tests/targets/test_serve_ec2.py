@@ -16,11 +16,10 @@ from skytrain.aws import KINDS
 from skytrain.cli.main import main
 from skytrain.config import SkytrainError, compose
 from skytrain.export import SUMS
-from skytrain.pipelines import serve as serving
 from skytrain.planning import JobMaterial, PlanRequest, ServedShape, ServeWork, load_catalog, serve_plan
 from skytrain.runs import launches_of
 from skytrain.serving import open_served
-from skytrain.targets import run_status as status
+from skytrain.targets import find_serve_target, run_status as status
 from skytrain.targets.ec2 import serve as target
 from skytrain.targets.endpoint_keys import key_parameter
 
@@ -189,7 +188,7 @@ def test_the_cheapest_machine_with_room_is_chosen_and_ends_at_the_hours_or_the_b
 def test_names_of_runs_and_parameters_fit_what_roles_allow(model: Path) -> None:
     assert target.run_of("base@5000") == "serve-base-5000" and target.run_of("org/Model 1") == "serve-org-Model-1"
     assert key_parameter("demo", RUN, "00001") == PARAMETER
-    found = serving.find_target("ec2")
+    found = find_serve_target("ec2")
     assert found.name == "ec2" and open_served(model, "tiny").parameters == 300 * 128
 
 

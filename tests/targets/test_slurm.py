@@ -155,7 +155,7 @@ def test_logs_and_status_say_what_became_of_a_job_that_wrote_nothing_or_was_pree
     monkeypatch.setattr(target, "slurm_jobs", lambda run: found)
     config = composed().config
     with pytest.raises(SkytrainError, match="nor a job of Slurm"):
-        target.TARGET.job_log(config, "one", 5)
+        target.TARGETS["slurm"].job_log(config, "one", 5)
     found[:] = [
         SlurmJob(
             id="8",
@@ -168,13 +168,13 @@ def test_logs_and_status_say_what_became_of_a_job_that_wrote_nothing_or_was_pree
             log=str(shared / "slurm-8.log"),
         )
     ]
-    log = target.TARGET.job_log(config, "one", 5)
+    log = target.TARGETS["slurm"].job_log(config, "one", 5)
     assert (log.lines, log.ended) == (["job 8: pending (Resources); it has written nothing"], False)
     (shared / "slurm-8.log").write_text("a\nb\nc\n")
     found[:] = [replace(found[0], state="PREEMPTED", reason="None")]
-    log = target.TARGET.job_log(config, "one", 2)
+    log = target.TARGETS["slurm"].job_log(config, "one", 2)
     assert (log.lines, log.ended) == (["b", "c"], True)
-    shown = target.TARGET.run_jobs(config, "one")
+    shown = target.TARGETS["slurm"].run_jobs(config, "one")
     assert shown.tables[0][1][1] == "preempted" and "launch one again, and it resumes" in shown.lines[0]
 
 
@@ -217,10 +217,10 @@ def test_who_watches_a_run_that_waits_in_the_queue_goes_on_until_its_job_has_end
     follower = RunFollower(config, "one")
     view = follower.look()
     assert [follower.end_of(view) for _ in range(4)] == [None] * 4
-    assert json.loads(target.TARGET.plan_stop(config, "one", print).requests()) == [["scancel", "8"]]
+    assert json.loads(target.TARGETS["slurm"].plan_stop(config, "one", print).requests()) == [["scancel", "8"]]
     jobs[:] = [replace(jobs[0], state="CANCELLED by 0")]
     with pytest.raises(SkytrainError, match="no run 'another'"):  # in a dry run, too
-        target.TARGET.plan_stop(config, "another", print)
+        target.TARGETS["slurm"].plan_stop(config, "another", print)
     assert follower.end_of(view) is None  # a job that is requeued may be seen so for a moment
     end = follower.end_of(view)
     assert end.exit_code == 12 and end.reason == "its job has ended; see skytrain logs one cloud=slurm"
