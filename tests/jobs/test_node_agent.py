@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import SkytrainError, compose
 from skytrain.aws import Notice
-from skytrain.config.schema import BudgetConfig
+from skytrain.config import SkytrainError, compose
 from skytrain.jobs import host_services, node_agent, supervisor
 from skytrain.jobs.host_services import AgentLimits
 from skytrain.jobs.meeting import HostIdentity, MeetingStore

@@ -4,9 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from skytrain.config import SkytrainError, compose
 from skytrain.aws import Ec2Instance, Metadata
-from skytrain.config.schema import BudgetConfig
+from skytrain.config import SkytrainError, compose
 from skytrain.runs import HostSpends, Meter, claim_attempt, host_key, meter, write_outcome
 from skytrain.runs.meter import Count, MeteredMachine, Spend, machine_price, read_spend, this_machine
 from skytrain.runs.sync import Lines

@@ -15,7 +15,6 @@ import yaml
 from skytrain.aws import cloud_files
 from skytrain.cli.main import main
 from skytrain.config import SkytrainError, compose
-
 from skytrain.runs import Silent
 from skytrain.serving import open_served
 from skytrain.storage import open_store

@@ -20,7 +20,6 @@ from skytrain.aws import AwsSession, cloud_files
 from skytrain.cli import screen
 from skytrain.cli.main import main
 from skytrain.config import SkytrainError, compose, source_hash
-from skytrain.pipelines import launch_eks
 from skytrain.planning import write_plan
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.runs import launches_of

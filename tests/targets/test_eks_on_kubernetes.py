@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from skytrain.config import SkytrainError
-
 from skytrain.storage import Retry
 from skytrain.targets.eks.kube import KubeKind, open_cluster
 from skytrain.targets.eks.launch import wait_for_pods

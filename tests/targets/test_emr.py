@@ -15,9 +15,9 @@ import pytest
 
 from skytrain.aws import Call, Tags, render_calls
 from skytrain.config import SkytrainError
-from tests.support.settings import CLOUD_DEFAULTS
 from skytrain.targets.emr.cluster import BOOTSTRAP, FOLDER, INSTANCE, cluster_call, cluster_subnet, submit_script
 from skytrain.targets.emr.requests import EmrJobSpec, EmrPlaces, serverless_calls
+from tests.support.settings import CLOUD_DEFAULTS
 
 from .test_ec2 import GOLDEN, NOW, account
 

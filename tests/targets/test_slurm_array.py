@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from skytrain.config import SkytrainError
-from tests.support.settings import CLOUD_DEFAULTS
 from skytrain.targets.slurm.array import SlurmArray, array_tasks, requeue_task, stop_tasks, submit_array, task_log
+from tests.support.settings import CLOUD_DEFAULTS
 from tests.support.slurm import slurm_cluster
 
 pytestmark = pytest.mark.usefixtures("default_signals")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from ..bench import time_steps
 from ..checkpoints import committed_steps
-from ..config import Config, SkytrainError, EXIT_CODES, INTERRUPTED, BudgetConfig
+from ..config import EXIT_CODES, INTERRUPTED, Config, SkytrainError
 from ..jobs import handled_signals
 from ..runs import (
     Cause,

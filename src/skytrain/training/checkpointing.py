@@ -22,7 +22,17 @@ from ..checkpoints import (
     step_key,
     write_validation,
 )
-from ..config import WEIGHTS, Interval, ModelConfig, SkytrainError, flatten, format_seconds, select, upgrade, INTERRUPTED
+from ..config import (
+    INTERRUPTED,
+    WEIGHTS,
+    Interval,
+    ModelConfig,
+    SkytrainError,
+    flatten,
+    format_seconds,
+    select,
+    upgrade,
+)
 from ..jobs import Ranks
 from ..parallel import StateByName, dump_checkpoint
 from ..planning import Budget
