@@ -149,7 +149,7 @@ def test_a_file_of_domains_is_read_and_its_mistakes_are_named(tmp_path):
     path = tmp_path / "domains.yaml"
     path.write_text("seed: a/base.bin\nat_step: 5\nexperts:\n  x: [data=python-docs]\n  y: ['data=text']\n")
     found = read_domains(path)
-    assert found.words("x") == ["data=python-docs"] and found.run_name("y") == "base-y" and found.at_step == 5
+    assert found.overrides("x") == ["data=python-docs"] and found.run_name("y") == "base-y" and found.at_step == 5
     for text, message in (
         ("- x", "is not a mapping"),
         ("seed: a\nexpert: {}", "unknown key 'expert'\n  did you mean experts"),
@@ -176,6 +176,6 @@ def test_an_ensemble_is_judged_as_a_merged_model_is():
     lines = judge(MergeReport("forest", "ensemble", {"a": 10, "b": 10}, rows))
     assert [line.partition(" (")[0] for line in lines] == [
         "the ensemble beats the seed on 2 of 2 domains",
-        "the ensemble beats one on 1 of the 1 domains off its own",
+        "the ensemble beats one on 1 of the 1 domains other than its own",
         "the dense run is no worse than the ensemble",
     ]

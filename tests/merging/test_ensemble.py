@@ -107,7 +107,7 @@ def test_an_ensemble_is_a_run_for_evaluate_and_generate(forest, tmp_path):
     placed = place_model(config, store, "cached")
     text = "".join(generate(placed.model, placed.tokenizer, "ab", Sampling(temperature=0), max_tokens=8))
     assert text == "".join(generate(placed.model, placed.tokenizer, "ab", Sampling(temperature=0), max_tokens=8))
-    with pytest.raises(SkytrainError, match="run uniform is an ensemble of one@4, two@4, which has no weights"):
+    with pytest.raises(SkytrainError, match="run uniform is an ensemble of one@4, two@4, and has no weights"):
         load_model(store, "uniform")
     again = merge(
         tiny_config(root, "run=uniform"), MergeRequest(("one", "two"), method="ensemble", prior="uniform"), Silent()

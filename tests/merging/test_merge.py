@@ -22,13 +22,13 @@ from skytrain.merging import (
     MergeInput,
     MergeMethod,
     MergePlan,
-    NotMergeable,
     common_ancestor,
-    merged_tensors,
     open_inputs,
     read_provenance,
 )
+from skytrain.merging.agreement import NotMergeable
 from skytrain.merging.inputs import TensorFacts
+from skytrain.merging.streaming import merged_tensors
 from skytrain.pipelines.evaluate import LossRequest, evaluate
 from skytrain.pipelines.export import ExportRequest, export
 from skytrain.pipelines.merge import MergeRequest, merge

@@ -51,7 +51,7 @@ def test_a_posterior_is_the_mean_over_windows_of_bayes_rule():
 def test_a_model_whose_training_diverged_is_no_part_of_a_soup_and_has_no_posterior():
     losses = {(1.0, 0.0): float("nan"), (0.0, 1.0): 3.0, (0.5, 0.5): float("nan")}
     assert greedy_soup(["lost", "good"], losses.__getitem__).weights == (0.0, 1.0)
-    with pytest.raises(SkytrainError, match="the held-out loss of every model is not a number"):
+    with pytest.raises(SkytrainError, match="no model has a finite held-out loss"):
         greedy_soup(["lost", "too"], lambda weights: float("nan"))
     with pytest.raises(SkytrainError, match="lost gives held-out text no finite probability"):
         posterior_weights(["good", "lost"], torch.tensor([[-1.0], [float("nan")]]))

@@ -75,7 +75,7 @@ def test_list_of_models_without_names_is_refused(endpoint: Endpoint, models: str
 
 
 def test_broken_address_is_refused() -> None:
-    with pytest.raises(EndpointError, match="no address of an endpoint"):
+    with pytest.raises(EndpointError, match="not the address of an endpoint"):
         Endpoint("http://[::1").models()
 
 

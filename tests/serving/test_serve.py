@@ -155,7 +155,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_server_that_fails_is_told_with_its_last_lines(folder: Path, python: Path) -> None:
     error = refusal(folder, f"serve.python={python}", "serve.arguments=['--fail=start']")
     assert error.exit_code == 1
-    assert "no room for the cache" in str(error) and "the whole log" in str(error)
+    assert "no room for the cache" in str(error) and "the complete log" in str(error)
 
 
 def test_only_the_servers_own_processes_end_with_it(folder: Path, python: Path) -> None:

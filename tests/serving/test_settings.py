@@ -10,7 +10,9 @@ import pytest
 from skytrain.config import SkytrainError
 from skytrain.config.composition import compose
 from skytrain.planning import ServedShape, fit_serving, serving_bytes
-from skytrain.serving import LocalGpu, ServeRefused, VllmEngine, open_served, server_settings
+from skytrain.serving import ServeRefused, open_served, server_settings
+from skytrain.serving.devices import LocalGpu
+from skytrain.serving.engine import VllmEngine
 
 GIB = 2.0**30
 ENGINE = VllmEngine("python", "0.32.0", for_cpu=False, own_environment=True)

@@ -1,4 +1,4 @@
-"""Bench: what `skytrain bench` measures: speed, memory and scaling on this machine."""
+"""Measures speed, memory and scaling on this machine for `skytrain bench`, and the load that an endpoint bears."""
 
 from ..lazy import public_names
 

@@ -1,4 +1,4 @@
-"""The load that an endpoint bears: a sweep over concurrency, with streamed answers timed token by token."""
+"""Measures the load that an endpoint bears: a sweep over concurrency, with streamed answers timed token by token."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ..runs import Reporter
 from ..serving import Endpoint, EndpointError
 
 PERCENTILES = (50, 95, 99)
-TIMED_OUT = "timed out"  # as sockets say it
+TIMED_OUT = "timed out"  # the message of a socket
 MOST_DETAIL = 300  # characters
 
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """What is asked of the endpoint."""
+    """The requests to send to the endpoint."""
 
     model: str
     concurrencies: Sequence[int]
     requests: int  # timed at each concurrency
     max_tokens: int
     seed: int = 0
-    ignore_eos: bool = True  # answers of equal length; vLLM's own option
+    ignore_eos: bool = True  # an option of vLLM, for answers of equal length
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class TimedAnswer:
     tokens: int = 0
     prompt_tokens: int = 0
     gaps: Sequence[float] = ()  # between two parts of the answer
-    error: str | None = None  # its kind
-    detail: str = ""  # what the server said
+    error: str | None = None  # the kind of error
+    detail: str = ""  # the server's message
 
 
 @dataclass(frozen=True)
 class LoadLevel:
-    """What one concurrency gave; times of successful requests, in seconds, by percentile."""
+    """The results at one concurrency. Times are those of successful requests, in seconds, by percentile."""
 
     concurrency: int
     seconds: float
@@ -67,22 +67,22 @@ class LoadLevel:
         return self.completed / self.seconds if self.seconds else 0.0
 
     def usd_per_mtok(self, usd_per_hour: float | None) -> float | None:
-        """Dollars per million generated tokens, at this load all the time."""
+        """Return the dollars per million generated tokens if this load lasts."""
         if usd_per_hour is None or not self.tokens_per_s:
             return None
         return usd_per_hour / 3600 / self.tokens_per_s * 1e6
 
 
 def run_load(endpoint: Endpoint, settings: LoadSettings, prompts: Sequence[str], reporter: Reporter) -> list[LoadLevel]:
-    """Time every level in turn, each after a warm-up of one request per connection. Stops where the server is gone."""
+    """Time every level in turn, each after a warm-up of one request per connection, until the server is gone."""
     assert len(prompts) >= settings.requests, "one prompt for each request"
     levels: list[LoadLevel] = []
-    told: set[str] = set()
+    reported: set[str] = set()
     for concurrency in settings.concurrencies:
-        warm = prompts[-concurrency:]  # not among the first, so that the cache of prefixes gains little
+        warm = prompts[-concurrency:]  # the last ones, so that the cache of prefixes helps little
         began = time.perf_counter()
         answers = list(_answers(endpoint, settings, warm, concurrency))
-        gone = _is_gone(endpoint, answers)  # so that a server that hangs is not waited for again and again
+        gone = _is_gone(endpoint, answers)  # checked first, so as not to wait again and again for a server that hangs
         if not gone:
             began = time.perf_counter()
             answers = []
@@ -91,8 +91,8 @@ def run_load(endpoint: Endpoint, settings: LoadSettings, prompts: Sequence[str],
                 reporter.progress(f"{concurrency} at once", len(answers), settings.requests)
         levels.append(_level(concurrency, time.perf_counter() - began, answers))
         for failed in answers:
-            if failed.error and failed.detail and failed.error not in told:
-                told.add(failed.error)
+            if failed.error and failed.detail and failed.error not in reported:
+                reported.add(failed.error)
                 reporter.note(f"{failed.error}: {failed.detail}")
         if gone or (levels[-1].completed < settings.requests and not _answers_at_all(endpoint)):
             reporter.note(f"the server no longer answers: the sweep ends at {concurrency} at once")
@@ -103,9 +103,9 @@ def run_load(endpoint: Endpoint, settings: LoadSettings, prompts: Sequence[str],
 def _answers(
     endpoint: Endpoint, settings: LoadSettings, prompts: Sequence[str], concurrency: int
 ) -> Iterator[TimedAnswer]:
-    """Send every prompt once, `concurrency` of them at any time; answers come as they end."""
+    """Send every prompt once, `concurrency` of them at any time, and yield the answers as they end."""
     waiting: SimpleQueue[tuple[int, str]] = SimpleQueue()
-    found: SimpleQueue[TimedAnswer | Exception] = SimpleQueue()
+    answers: SimpleQueue[TimedAnswer | Exception] = SimpleQueue()
     for each in enumerate(prompts):
         waiting.put(each)
     stop = threading.Event()
@@ -113,18 +113,18 @@ def _answers(
     def work() -> None:
         while not stop.is_set() and not waiting.empty():
             try:
-                found.put(_ask(endpoint, settings, waiting.get_nowait()))
+                answers.put(_ask(endpoint, settings, waiting.get_nowait()))
             except Empty:
                 return
             except Exception as error:
-                found.put(error)
+                answers.put(error)
 
     for _ in range(min(concurrency, len(prompts))):
-        # Ctrl-C does not wait for a server that hangs.
+        # Daemon threads, so that Ctrl-C does not wait for a server that hangs.
         threading.Thread(target=work, daemon=True).start()
     try:
         for _ in prompts:
-            answer = found.get()
+            answer = answers.get()
             if isinstance(answer, Exception):
                 raise answer
             yield answer
@@ -182,7 +182,7 @@ def _level(concurrency: int, seconds: float, answers: Sequence[TimedAnswer]) -> 
 
 
 def percentiles(values: Sequence[float]) -> dict[int, float]:
-    """The nearest-rank percentiles; none of no values."""
+    """Return the nearest-rank percentiles; empty without values."""
     ordered = sorted(values)
     return {p: ordered[max(0, -(-p * len(ordered) // 100) - 1)] for p in PERCENTILES} if ordered else {}
 

@@ -1,4 +1,4 @@
-"""Short training on random tokens: `measure` times twenty steps for the planner. It needs no data and leaves no run."""
+"""Trains briefly on random tokens: `measure` times twenty steps for the planner. It needs no data and leaves no run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ..training import (
 
 
 def measure(config: Config, reporter: Reporter) -> Measurement:
-    """Times the configuration on one device, and saves the result where the planner finds it."""
+    """Time the configuration on one device, and save the result where the planner finds it."""
     config = shortened(config, WARM_STEPS.stop)
     plan = plan_training(config)
     cuda = plan.device == "cuda"
@@ -63,13 +63,13 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
 
 
 def time_steps(config: Config, reporter: Reporter) -> list[float]:
-    """Seconds of each of twenty steps of the configuration on one device."""
+    """Return the seconds of each of twenty steps of the configuration on one device."""
     return fit_random_tokens(shortened(config, WARM_STEPS.stop), reporter).seconds
 
 
 def shortened(config: Config, steps: int) -> Config:
-    """The same training on one device for `steps` steps, without validation, samples, checkpoints and logs."""
-    alone = dataclasses.replace(config.parallel, name="single", pipeline=1, replicate=1, shard=1, context=1, tensor=1)
+    """Return the same training on one device for `steps` steps, without validation, samples, checkpoints and logs."""
+    single = dataclasses.replace(config.parallel, name="single", pipeline=1, replicate=1, shard=1, context=1, tensor=1)
     trainer = dataclasses.replace(
         with_precision(config).trainer,
         steps=steps,
@@ -80,11 +80,11 @@ def shortened(config: Config, steps: int) -> Config:
         checkpoint_every=None,
         loggers=[],
     )
-    return dataclasses.replace(config, trainer=trainer, parallel=alone)
+    return dataclasses.replace(config, trainer=trainer, parallel=single)
 
 
 def fit_random_tokens(config: Config, reporter: Reporter) -> StepClock:
-    """Trains through Lightning as `skytrain train` does, on one device."""
+    """Train through Lightning as `skytrain train` does, on one device."""
     plan = plan_training(config)
     module = make_module(config, plan, build_model(config.model, seed=config.seed), reporter.note)
     clock = StepClock(reporter)
@@ -97,7 +97,7 @@ def fit_random_tokens(config: Config, reporter: Reporter) -> StepClock:
 
 
 def step_flops_per_token(config: Config) -> int:
-    """FLOPs per token of the configured model; the built-in decoder is not given weights for it."""
+    """Return the FLOPs per token of the configured model, for the built-in decoder without allocating weights."""
     if isinstance(config.model, DecoderConfig):
         with torch.device("meta"):
             return flops_per_token(Decoder(config.model), config.trainer.sequence_length)
@@ -105,7 +105,7 @@ def step_flops_per_token(config: Config) -> int:
 
 
 class RandomTokens(IterableDataset[torch.Tensor]):
-    """Batches of the right shape; the time of a step does not depend on the text."""
+    """Batches of random tokens; the time of a step does not depend on the text."""
 
     def __init__(self, config: Config, count: int) -> None:
         self._shape = (config.trainer.micro_sequences, config.trainer.sequence_length + 1)
@@ -120,7 +120,7 @@ class RandomTokens(IterableDataset[torch.Tensor]):
 
 
 class StepClock(AtStep):
-    """Seconds of each optimizer step, including the device's work."""
+    """A clock of optimizer steps, including the device's work."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter

@@ -1,7 +1,4 @@
-"""Bench parallel: every parallel mode that fits this machine, timed against one device.
-
-Writes a table and a plot to the store.
-"""
+"""Times every parallel mode that fits this machine against one device, and writes results and a plot to the store."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ from .scaling_plot import Series, scaling_svg
 
 CPU_FLOPS_A_STEP = 2e12  # about a minute of a core; larger configurations are meant for GPUs
 LAUNCH_SECONDS = 900  # a mode that takes longer is reported as failed
-# The ranks from which a preset differs from the smaller ones.
+# The least ranks at which a preset differs from those of fewer dimensions.
 PRESETS = {
     "single": 1,
     "ddp": 2,
@@ -68,6 +65,8 @@ class ModeRow:
 
 @dataclass(frozen=True)
 class ParallelBench:
+    """The results of all modes; the first row is one device."""
+
     model: str
     sequence_length: int
     precision: str
@@ -77,10 +76,10 @@ class ParallelBench:
     folder: str = ""  # where the results were stored
 
     def efficiency(self, row: ModeRow, kind: str) -> float | None:
-        """Tokens per second and rank, relative to one device alone."""
-        alone = self.rows[0].tokens_per_s(kind)
+        """Return the tokens per second and rank, relative to a single device."""
+        single = self.rows[0].tokens_per_s(kind)
         mine = row.tokens_per_s(kind)
-        return mine / row.ranks / alone if alone and mine else None
+        return mine / row.ranks / single if single and mine else None
 
 
 def bench_parallel(
@@ -97,7 +96,7 @@ def bench_parallel(
     check_size(config, device)
     here = torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))
     if largest and device == "cuda" and largest > here:
-        raise SkytrainError(f"--processes {largest}: this machine has {here} GPU(s), and each process needs its own")
+        raise SkytrainError(f"--processes {largest}: this machine has {here} GPU(s), and each process needs one")
     cases = list(mode_cases(largest or here, modes))
     machine = _machine(device)
     rows = []
@@ -120,7 +119,7 @@ def bench_parallel(
 
 
 def mode_cases(largest: int, modes: Sequence[str] = ()) -> Iterator[tuple[str, int]]:
-    """Modes and ranks; one device comes first, since the others are compared with it."""
+    """Yield modes and ranks; one device comes first, because the others are compared with it."""
     unknown = [mode for mode in modes if mode not in PRESETS]
     if unknown:
         raise SkytrainError(f"--modes {unknown[0]}: no such mode\n  one of {', '.join(PRESETS)}")
@@ -139,7 +138,7 @@ def _has_deepspeed() -> bool:
 
 
 def busy(machine: dict[str, Any]) -> str | None:
-    """A warning where other processes use the cores."""
+    """Return a warning if other processes use the cores."""
     if machine["backend"] == "gloo" and machine["load"] > machine["devices"] / 2:
         load = f"load {machine['load']} on {machine['devices']} cores"
         return f"warning: this machine is busy ({load}): the figures will be unreliable"
@@ -147,7 +146,7 @@ def busy(machine: dict[str, Any]) -> str | None:
 
 
 def check_size(config: Config, device: str) -> None:
-    """Raises for a configuration that would take hours on a CPU."""
+    """Raise SkytrainError for a configuration that would take hours on a CPU."""
     if config.trainer.micro_batch is None:
         raise SkytrainError(
             "trainer.micro_batch=auto: modes are compared at one micro-batch\n"
@@ -167,7 +166,7 @@ def check_size(config: Config, device: str) -> None:
 def _measure(
     config: Config, overrides: list[str], config_dirs: list[Path], mode: str, ranks: int, steps: int
 ) -> ModeRow:
-    """In new processes, so that memory starts empty and a mode that fails does not end the others."""
+    """Measure one mode in new processes, so that memory starts empty and a mode that fails does not end the others."""
     base = config.trainer.batch_tokens
     batches = [base] if ranks == 1 else [base * ranks, base]
     with tempfile.TemporaryDirectory(prefix="skytrain-bench-") as scratch:
@@ -195,14 +194,14 @@ def _measure(
             return ModeRow(mode=mode, ranks=ranks, weak=None, strong=None, problem=f"not done after {LAUNCH_SECONDS} s")
         if done.returncode:
             return ModeRow(mode=mode, ranks=ranks, weak=None, strong=None, problem=_error_line(done.stderr))
-        found = json.loads(Path(task.result).read_text())
-    problem = next((each["problem"].splitlines()[0] for each in found if "problem" in each), None)
-    measured = [None if "problem" in each else Steps(**each) for each in found]
+        results = json.loads(Path(task.result).read_text())
+    problem = next((each["problem"].splitlines()[0] for each in results if "problem" in each), None)
+    measured = [None if "problem" in each else Steps(**each) for each in results]
     return ModeRow(mode=mode, ranks=ranks, weak=measured[0], strong=measured[-1], problem=problem)
 
 
 def _error_line(stderr: str) -> str:
-    """The most telling line of what a failed launch printed."""
+    """Return the most informative line that a failed launch printed."""
     lines = [line.strip() for line in stderr.splitlines() if "Error" in line or line.startswith("error:")]
     causes = [line for line in lines if "ChildFailedError" not in line and "elastic" not in line]
     return (causes or lines or ["failed without a message"])[0][:200]
@@ -224,7 +223,7 @@ def _machine(device: str) -> dict[str, Any]:
 
 
 def store_results(bench: ParallelBench, config: Config) -> ParallelBench:
-    """Writes results and plot to the store; returns the results with their folder."""
+    """Write results and plot to the store, and return the results with their folder."""
     store = open_store(config.store)
     stamp = bench.date.replace(":", "").replace("-", "").partition("+")[0]
     folder = f"bench/parallel-{bench.model.rpartition('/')[2]}-{stamp}"
@@ -245,8 +244,8 @@ def parallel_results(bench: ParallelBench) -> dict[str, Any]:
 
 
 def plot(bench: ParallelBench) -> str:
-    """Tokens per second over ranks, by mode: weak scaling solid, strong dashed, the ideal dotted."""
-    alone = bench.rows[0].tokens_per_s("weak")
+    """Plot tokens per second over ranks, by mode: weak scaling solid, strong dashed, the ideal dotted."""
+    single = bench.rows[0].tokens_per_s("weak")
     series = []
     for mode in dict.fromkeys(row.mode for row in bench.rows if row.mode != "single"):
         for kind in ("weak", "strong"):
@@ -255,11 +254,11 @@ def plot(bench: ParallelBench) -> str:
                 for row in bench.rows
                 if row.mode == mode and (speed := row.tokens_per_s(kind)) is not None
             ]
-            if points and alone:
-                series.append(Series(mode, [(1, alone), *points], dashed=kind == "strong"))
+            if points and single:
+                series.append(Series(mode, [(1, single), *points], dashed=kind == "strong"))
     machine = bench.machine
     title = f"{bench.model}, {bench.precision}, on {machine['devices']} x {machine['device']}"
-    return scaling_svg(title, alone or 0.0, max(row.ranks for row in bench.rows), series)
+    return scaling_svg(title, single or 0.0, max(row.ranks for row in bench.rows), series)
 
 
 def row_line(row: ModeRow) -> str:
@@ -268,7 +267,7 @@ def row_line(row: ModeRow) -> str:
 
 
 def scaling_table(bench: ParallelBench) -> list[str]:
-    """For a terminal: weak scaling on the left, strong on the right."""
+    """Return the lines of a table for a terminal: weak scaling on the left, strong on the right."""
     heading = (
         f"{'':<16} {'':>5}  {'batch grows with the ranks (weak)':^44}   {'same batch (strong)':^30}",
         f"{'mode':<16} {'ranks':>5}  {'tokens/s':>10} {'efficiency':>10} {'comm':>8} {'memory':>12}   "

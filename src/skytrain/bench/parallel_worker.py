@@ -1,6 +1,6 @@
-"""One rank of a measurement of `skytrain bench parallel`: trains a few steps of one mode; rank 0 writes the result.
+"""One rank of `skytrain bench parallel`: trains a few steps of one mode; rank 0 writes the result.
 
-Started by torchrun: python -m skytrain.bench.parallel_worker TASK.json
+torchrun starts it: python -m skytrain.bench.parallel_worker TASK.json
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROFILED_STEPS = 2
 
 @dataclass(frozen=True)
 class BenchTask:
-    """What the ranks measure: a mode with one batch size after another."""
+    """The work of the ranks: a mode, measured with one batch size after another."""
 
     overrides: list[str]
     config_dirs: list[str]
@@ -48,18 +48,18 @@ class BenchTask:
 
 @dataclass(frozen=True)
 class Steps:
-    """The measurement of one batch size; memory is that of the rank which uses most."""
+    """The measurement of one batch size; memory is that of the rank that uses the most."""
 
     batch_tokens: int
     micro_batch: int
     mesh: str
     step_seconds: float
     peak_bytes: int  # of a rank: on a GPU what torch allocated, on a CPU how much the process grew
-    communication: float  # share of a step in which a collective was under way on rank 0
+    communication: float  # share of a step in which a collective was running on rank 0
 
 
 def mode_config(task: BenchTask, batch_tokens: int) -> Config:
-    """The given configuration with the mesh of one preset."""
+    """Return the given configuration with the mesh of one preset."""
     folders = [Path(folder) for folder in task.config_dirs]
     config = compose(task.overrides, folders, read_tokenizer=read_tokenizer_settings).config
     parallel = compose([f"parallel={task.preset}"], folders).config.parallel
@@ -79,7 +79,7 @@ def measure_steps(config: Config, ranks: Ranks) -> Steps:
         torch.cuda.reset_peak_memory_stats()
     with tempfile.TemporaryDirectory(prefix="skytrain-bench-") as scratch:
         trainer = make_trainer(config, plan, open_store(scratch), [clock, profile], [])
-        # The loader gives a device its micro-batches, or all that go through its pipeline together.
+        # The loader yields a device's micro-batches, or all those that pass through its pipeline together.
         device_config = dataclasses.replace(
             config, trainer=dataclasses.replace(config.trainer, micro_batch=plan.micro_batch)
         )
@@ -98,7 +98,7 @@ def measure_steps(config: Config, ranks: Ranks) -> Steps:
 
 
 class Communication(pl.Callback):
-    """Profiles the last steps, after the timed ones: `share` is the part of the time in which collectives run."""
+    """A profile of the last steps, after the timed ones: `share` is the part of the time in which collectives run."""
 
     def __init__(self, cuda: bool) -> None:
         activity = torch.profiler.ProfilerActivity
@@ -132,7 +132,7 @@ class Communication(pl.Callback):
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """The length of the union of spans: collectives that overlap count once."""
+    """Return the length of the union of spans: collectives that overlap count once."""
     total = 0.0
     reached = float("-inf")
     for start, end in sorted(spans):
@@ -150,7 +150,7 @@ def _largest(value: int, ranks: Ranks) -> int:
 
 
 def _resident_bytes() -> int:
-    """The memory of this process now; where /proc does not have it, its peak so far."""
+    """Return the current memory of this process, or its peak so far if /proc does not have it."""
     statm = Path("/proc/self/statm")
     if not statm.exists():
         return peak_resident_bytes()
@@ -164,11 +164,11 @@ def run(task: BenchTask) -> None:
     first = mode_config(task, task.batch_tokens[0])
     if uses_process_group(first):
         with ranks.joined(choose_device(first), timeout_seconds=first.parallel.timeout):
-            found = [_measure_batch(task, batch_tokens, ranks) for batch_tokens in task.batch_tokens]
+            results = [_measure_batch(task, batch_tokens, ranks) for batch_tokens in task.batch_tokens]
     else:
-        found = [_measure_batch(task, batch_tokens, ranks) for batch_tokens in task.batch_tokens]
+        results = [_measure_batch(task, batch_tokens, ranks) for batch_tokens in task.batch_tokens]
     if ranks.first:
-        Path(task.result).write_text(json.dumps(found))
+        Path(task.result).write_text(json.dumps(results))
 
 
 def _measure_batch(task: BenchTask, batch_tokens: int, ranks: Ranks) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A plot of speed over ranks, as SVG: no library is needed to draw a dozen lines."""
+"""Plots speed over ranks as SVG; a dozen lines need no library."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ LEFT = 80
 RIGHT = 190
 TOP = 48
 BOTTOM = 56
-# Okabe and Ito's colours, which most colour-blind people tell apart.
+# Okabe and Ito's colours, which most colour-blind people can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31", "#7F3C8D", "#666666")
 
 
 @dataclass(frozen=True)
 class Series:
+    """One mode at several numbers of ranks."""
+
     name: str
-    points: Sequence[tuple[int, float]]  # ranks and tokens a second
+    points: Sequence[tuple[int, float]]  # ranks and tokens per second
     dashed: bool
 
 
-def scaling_svg(title: str, alone: float, largest: int, series: Sequence[Series]) -> str:
-    """Both axes are logarithmic, so that the ideal, `alone` times the ranks, is a straight line."""
-    speeds = [speed for each in series for _, speed in each.points] + [alone, alone * largest]
+def scaling_svg(title: str, single: float, largest: int, series: Sequence[Series]) -> str:
+    """Return the plot as SVG. Both axes are logarithmic, so that the ideal, `single` times the ranks, is a straight line."""
+    speeds = [speed for each in series for _, speed in each.points] + [single, single * largest]
     low = min(speeds) * 0.8
     high = max(speeds) * 1.2
 
@@ -40,8 +42,8 @@ def scaling_svg(title: str, alone: float, largest: int, series: Sequence[Series]
         path = " ".join(f"{x(ranks):.1f},{y(speed):.1f}" for ranks, speed in points)
         return f'<polyline fill="none" {style} points="{path}"/>'
 
-    def text(at_x: float, at_y: float, words: str, extra: str = "") -> str:
-        return f'<text x="{at_x:.0f}" y="{at_y:.0f}" {extra}>{escape(words)}</text>'
+    def text(at_x: float, at_y: float, content: str, extra: str = "") -> str:
+        return f'<text x="{at_x:.0f}" y="{at_y:.0f}" {extra}>{escape(content)}</text>'
 
     parts = [text(LEFT, 24, title, 'font-weight="bold"')]
     for ranks in (2**power for power in range(int(math.log2(largest)) + 1)):
@@ -52,7 +54,7 @@ def scaling_svg(title: str, alone: float, largest: int, series: Sequence[Series]
         parts.append(text(LEFT - 8, y(speed) + 4, f"{speed:,.0f}", 'text-anchor="end"'))
     parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, "ranks", 'text-anchor="middle"'))
     parts.append(text(LEFT - 8, TOP - 8, "tokens/s", 'text-anchor="end"'))
-    parts.append(line([(1, alone), (largest, alone * largest)], 'stroke="#999" stroke-dasharray="2 4"'))
+    parts.append(line([(1, single), (largest, single * largest)], 'stroke="#999" stroke-dasharray="2 4"'))
     names = list(dict.fromkeys(each.name for each in series))
     for each in series:
         colour = COLOURS[names.index(each.name) % len(COLOURS)]
@@ -76,6 +78,6 @@ def scaling_svg(title: str, alone: float, largest: int, series: Sequence[Series]
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times the powers of ten in between."""
+    """Return 1, 2 and 5 times the powers of ten within the range."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return [step * 10.0**power for power in powers for step in (1, 2, 5) if low <= step * 10.0**power <= high]

@@ -1,4 +1,4 @@
-"""Bench single: how fast this device trains, through the trainer, in a bare loop, and with Hugging Face's model."""
+"""Measures how fast this device trains: through the trainer, in a bare loop, and with Hugging Face's model."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ from .measurement import RandomTokens, fit_random_tokens, shortened, step_flops_
 
 WARM_STEPS = 3  # for compilation, allocation and clock rates to settle
 CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")
-PEER_BATCHES = (32, 64)  # Hugging Face's model is measured with these, and the faster one counts
+PEER_BATCHES = (32, 64)  # Hugging Face's model is measured with each of these, and the faster one counts
 
 
 @dataclass(frozen=True)
 class Speed:
-    """One way to train the same steps."""
+    """The speed of one way to train the same steps."""
 
     name: str
     micro_batch: int
@@ -60,21 +60,22 @@ class Speed:
 
 @dataclass(frozen=True)
 class SingleBench:
+    """The speeds of one device, and the time of its groups of kernels."""
+
     device: str
     path: str
     precision: str
     speeds: list[Speed]
     groups: list[GroupTime]
-    # From the start of a process with empty caches to the end of its first step; None: not asked for.
-    cold_start_s: float | None
+    cold_start_s: float | None  # from the start of a process with empty caches to the end of its first step
 
 
 def bench_single(
     config: Config, reporter: Reporter, *, steps: int, peer: bool, cold: bool = False, given: Collection[str] = ()
 ) -> SingleBench:
-    """Measures `steps` steps in each way, and with `cold` the start of a new process.
+    """Measure `steps` steps in each way, and with `cold` the start of a new process.
 
-    `given` names the settings that the user has set. Without a micro-batch among them, the fastest is searched first.
+    `given` names the settings that the user has set. If the micro-batch is not among them, the fastest one is used.
     """
     config, device = with_precision(config), choose_device(config)
     if device == "cuda" and "trainer.micro_batch" not in given:
@@ -102,10 +103,10 @@ def bench_single(
 
 
 def peer_speeds(config: Config, steps: int, reporter: Reporter) -> list[Speed]:
-    """Hugging Face's model at its faster micro-batch: with its own vocabulary, and with one padded like Skytrain's."""
+    """Measure Hugging Face's model at its faster micro-batch, with its vocabulary and with one padded like Skytrain's."""
     model = config.model
     if not isinstance(model, DecoderConfig):
-        raise SkytrainError(f"model={model.name} has no counterpart at Hugging Face to compare with\n  add --no-peer")
+        raise SkytrainError(f"model={model.name} has no counterpart in Hugging Face to compare with\n  add --no-peer")
     length = config.trainer.sequence_length
     batch_tokens = config.trainer.batch_tokens
     sizes = [size for size in PEER_BATCHES if batch_tokens % (size * length) == 0]
@@ -132,7 +133,7 @@ def speed_line(speed: Speed) -> str:
 
 
 def cold_start_seconds(config: Config) -> float:
-    """Seconds from the start of a new process to the end of its first step, with empty caches."""
+    """Return the seconds from the start of a new process to the end of its first step, with empty caches."""
     with tempfile.TemporaryDirectory(prefix="skytrain-cold-") as scratch:
         saved = Path(scratch) / "config.pickle"
         saved.write_bytes(pickle.dumps(config))
@@ -148,14 +149,14 @@ def cold_start_seconds(config: Config) -> float:
 
 
 def first_step(saved: str) -> float:
-    """The time at which one step of the pickled configuration was done in this process."""
+    """Return the time at which one step of the pickled configuration was done in this process."""
     config = shortened(pickle.loads(Path(saved).read_bytes()), 1)
     clock = fit_random_tokens(config, Silent())
     return time.time() - (time.perf_counter() - clock.first_at)
 
 
 def through_trainer(config: Config, steps: int, reporter: Reporter) -> Speed:
-    """What `skytrain train` runs: LightningModule, Trainer, clipping and schedule, on random tokens."""
+    """Measure what `skytrain train` runs: LightningModule, Trainer, clipping and schedule, on random tokens."""
     began = time.perf_counter()
     config = shortened(config, steps + WARM_STEPS)
     clock = fit_random_tokens(config, reporter)
@@ -170,7 +171,7 @@ def through_trainer(config: Config, steps: int, reporter: Reporter) -> Speed:
 
 
 def bare_loop(config: Config, steps: int) -> tuple[Speed, list[GroupTime]]:
-    """The same computation without Lightning, and the time of its groups of kernels."""
+    """Measure the same computation without Lightning, and the time of its groups of kernels."""
     began = time.perf_counter()
     device = choose_device(config)
     model = build_model(config.model, seed=config.seed).to(device)
@@ -197,7 +198,7 @@ def bare_loop(config: Config, steps: int) -> tuple[Speed, list[GroupTime]]:
 
 
 def hugging_face(config: Config, micro_batch: int, steps: int, vocab_size: int) -> Speed:
-    """The peer: Hugging Face's model of the same shape, compiled, with the same optimizer and clipping."""
+    """Measure the peer: Hugging Face's model of the same shape, compiled, with the same optimizer and clipping."""
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError:
@@ -234,7 +235,7 @@ class Loop:
     device: str
 
     def timed(self, name: str, steps: int, began: float, flops: int) -> tuple[Speed, Callable[[], None]]:
-        """The median of `steps` steps after warm-up, and a function that runs one more step, for a profiler."""
+        """Return the median of `steps` steps after warm-up, and a function that runs one more step, for a profiler."""
         config = shortened(self.config, steps + WARM_STEPS)
         optimizer = make_optimizer(self.model, config.optimizer, fused=self.device == "cuda")
         starting_rates = [group["lr"] for group in optimizer.param_groups]
@@ -286,7 +287,7 @@ def _speed(name: str, config: Config, micro_batch: int, seconds: list[float], fi
 
 
 def _fresh(work: Callable[[], Any]) -> Any:
-    """Calls `work` with an empty GPU, and nothing compiled by the measurement before."""
+    """Call `work` with an empty GPU, and nothing compiled by the previous measurement."""
     gc.collect()
     torch.compiler.reset()
     if torch.cuda.is_available():

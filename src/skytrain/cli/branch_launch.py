@@ -26,7 +26,7 @@ def launch_experts(domains: DomainsFile, folders: list[Path], yes: bool, dry_run
     def compose(words: list[str]) -> Composed:
         return compose_overrides(words, folders, domains.seed)
 
-    config = compose([*domains.words(next(iter(domains.experts)))]).config
+    config = compose([*domains.overrides(next(iter(domains.experts)))]).config
     session = Preflight(config=config).session
     console = reporter()
     experts = plan_experts(domains, compose, open_store(config.store), session, console)

@@ -1,4 +1,4 @@
-"""Export trained models to the formats of other programs. torch is imported when a public name is first used."""
+"""Exports trained models to the formats of other programs. torch is imported when a public name is first used."""
 
 from ..lazy import public_names
 

@@ -14,7 +14,7 @@ LOSSES = {"train/loss": "training loss", "val/loss": "validation loss"}
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """What a model card says about the run; of a model without one, nothing is known but the model."""
+    """The run as a model card describes it."""
 
     run: str
     step: int
@@ -25,7 +25,7 @@ class TrainingFacts:
     learning_rate: float
     precision: str
     seed: int
-    data: Mapping[str, int | None]  # each training split, and its tokens where its manifest says them
+    data: Mapping[str, int | None]  # each training split, and its tokens if its manifest says how many
     tokenizer: str
     metrics: Mapping[str, float] = field(default_factory=dict)  # at the exported step
     device: str = ""
@@ -40,7 +40,7 @@ class TrainingFacts:
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """What a model card says about the model."""
+    """The model as a model card describes it."""
 
     name: str
     family: str
@@ -52,7 +52,7 @@ class ModelFacts:
 def model_card(model: ModelFacts, training: TrainingFacts | None, merged: str | None = None) -> str:
     """Return the text of README.md, with the metadata that the Hugging Face hub reads at its top.
 
-    `merged` says what a merged model was made of.
+    `training` is None for a model without a run. `merged` says what a merged model was made of.
     """
     metadata: dict[str, Any] = {
         "library_name": "transformers",

@@ -13,7 +13,7 @@ from ..config import SkytrainError
 
 
 def check_new_folder(target: Path) -> None:
-    """Raise SkytrainError if `target` exists and is not an empty folder. For before a long computation."""
+    """Raise SkytrainError if `target` exists and is not an empty folder. Call it before a long computation."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise SkytrainError(f"{target} exists and is not an empty folder\n  choose another, or remove it first")
 

@@ -1,4 +1,4 @@
-"""Export to Hugging Face: a folder that AutoModelForCausalLM and AutoTokenizer load."""
+"""Exports to Hugging Face: a folder that AutoModelForCausalLM and AutoTokenizer load."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DTYPES: dict[Dtype, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float1
 
 @dataclass(frozen=True)
 class HFExport:
-    """How a folder is written."""
+    """The options of an exported folder."""
 
     dtype: Dtype = "bf16"
     training: TrainingFacts | None = None  # for the model card
@@ -34,11 +34,11 @@ class HFExport:
 
 
 def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path, how: HFExport | None = None) -> Path:
-    """Write the model, its tokenizer, a model card and hashes to a new folder, which appears only once it is complete."""
+    """Write the model, its tokenizer, a model card and hashes to a new folder, which appears only when it is complete."""
     how = how or HFExport()
     if not isinstance(model, Decoder | HFCausalLM):
         raise SkytrainError(
-            f"{type(model).__name__} is a model of your own; only the built-in decoder and model=hf have a Hugging Face form"
+            f"{type(model).__name__} is a custom model; only the built-in decoder and model=hf can be exported to Hugging Face"
         )
     if tokenizer.vocab_size > model.config.vocab_size:
         raise SkytrainError(
@@ -71,7 +71,7 @@ def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path, how: H
 
 
 def read_dtype(folder: Path) -> str:
-    """The type of an exported folder's weights: bf16, fp16 or fp32; as its config.json writes it for any other."""
+    """Return the type of an exported folder's weights: bf16, fp16 or fp32, or any other as config.json spells it."""
     try:
         written = str(json.loads((folder / "config.json").read_text(encoding="utf-8"))["dtype"])
     except (OSError, ValueError, KeyError, TypeError) as error:

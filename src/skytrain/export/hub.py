@@ -1,4 +1,4 @@
-"""Push an exported folder to the Hugging Face hub: one commit, after every file has arrived."""
+"""Pushes an exported folder to the Hugging Face hub: one commit, after every file has arrived."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..config import MissingExtra, SkytrainError
 from ..storage import Patience, Retry
 
 RETRY = Retry(seconds=300.0, first_wait_seconds=1.0)
-TRY_AGAIN = (408, 429)  # the answers of the 400s that are about the moment, not about the request
+TRY_AGAIN = (408, 429)  # client errors that may pass: timeout, too many requests
 LOGIN = "run `hf auth login`, or set HF_TOKEN to a token that may write"
-Progress = Callable[[float, float], None]  # bytes done, and in all
+Progress = Callable[[float, float], None]  # bytes done, and in total
 
 
 def check_hub_name(name: str) -> None:
-    """Raise SkytrainError where the hub would refuse the name of a repository."""
+    """Raise SkytrainError if the hub would refuse the name of a repository."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -32,7 +32,7 @@ def check_hub_name(name: str) -> None:
 def push_folder(folder: Path, name: str, *, private: bool, progress: Progress = lambda done, total: None) -> str:
     """Create the repository if needed, upload the folder's files one by one, and commit them together.
 
-    Pushing again after an interruption sends only files that the hub does not have. Returns the commit's address.
+    Pushing again after an interruption sends only files that the hub does not have. Returns the URL of the commit.
     """
     try:
         from huggingface_hub import CommitOperationAdd, HfApi
@@ -42,13 +42,13 @@ def push_folder(folder: Path, name: str, *, private: bool, progress: Progress = 
     api: Any = HfApi(library_name="skytrain")
     files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
     total = sum(path.stat().st_size for path in files)
-    disable_progress_bars()  # for `progress`
+    disable_progress_bars()  # `progress` reports instead
     _patiently(name, lambda: api.create_repo(name, private=private, exist_ok=True))
     additions = []
     done = 0
     for path in files:
         addition = CommitOperationAdd(path.relative_to(folder).as_posix(), path)
-        # Uploads large files only; what the hub has already, by its hash, is not sent again.
+        # This uploads only large files, and none that the hub already has, by its hash.
         _patiently(name, lambda addition=addition: api.preupload_lfs_files(name, [addition]))  # type: ignore[misc]
         additions.append(addition)
         done += path.stat().st_size
@@ -58,7 +58,7 @@ def push_folder(folder: Path, name: str, *, private: bool, progress: Progress = 
 
 
 def _patiently(name: str, request: Callable[[], Any]) -> Any:
-    """Repeat a request while the hub does not answer, or answers that it cannot now."""
+    """Repeat a request while the hub does not respond, or responds that it is unable to for now."""
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
     # The hub's HTTP library differs between its versions; the base class of the library's errors is always this one.
@@ -84,7 +84,7 @@ def _explained(name: str, error: Exception, status: int | None) -> SkytrainError
     if status == 401:
         return SkytrainError(f"{name}: the Hugging Face hub asks for a token\n  {LOGIN}")
     if status == 403:
-        return SkytrainError(f"{name}: this token may not write to that repository of the Hugging Face hub\n  {LOGIN}")
+        return SkytrainError(f"{name}: this token may not write to that repository on the Hugging Face hub\n  {LOGIN}")
     first = str(error).strip().partition("\n")[0] or type(error).__name__
     return SkytrainError(
         f"{name}: the upload to the Hugging Face hub failed: {first}\n"

@@ -1,4 +1,4 @@
-"""Export to llm.c: a single model file."""
+"""Exports to llm.c: a single model file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .hf import DTYPES, Dtype
 
 
 def export_llmc(model: nn.Module, path: str | Path, dtype: Dtype = "fp32") -> Path:
-    """Write a new model file, which appears only once it is complete."""
+    """Write a new model file, which appears only when it is complete."""
     if dtype == "fp16":
         raise SkytrainError("llm.c's model files have float32 or bfloat16 weights\n  --dtype fp32 or --dtype bf16")
     if not isinstance(model, Decoder):
         raise SkytrainError(
-            f"{type(model).__name__} is a model of your own; only the built-in decoder has a form in llm.c"
+            f"{type(model).__name__} is a custom model; only the built-in decoder can be exported to llm.c"
         )
     target = Path(path)
     if target.exists():

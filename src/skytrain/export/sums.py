@@ -1,4 +1,4 @@
-"""Hashes of an exported folder, as `sha256sum` writes and checks them. No torch."""
+"""Hashes of an exported folder, as `sha256sum` writes and checks them. This module does not need torch."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ from pathlib import Path
 from ..config import SkytrainError
 
 SUMS = "SHA256SUMS"
-FREE = (SUMS, "README.md")  # people edit the model card
+NOT_HASHED = (SUMS, "README.md")  # people edit the model card
 CHUNK_BYTES = 1 << 22
-Progress = Callable[[float, float], None]  # bytes done, and in all
+Progress = Callable[[float, float], None]  # bytes done, and in total
 
 
 def write_sums(folder: Path) -> None:
-    """Write the hashes of all files of the folder, but for the model card."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in FREE)
+    """Write the hashes of all files of the folder except the model card."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in NOT_HASHED)
     lines = [f"{hash_file(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
     (folder / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
 def read_sums(text: str, where: str) -> dict[str, str]:
-    """Return the hash of each file by its name. `where` names the file in an error."""
-    found = {}
+    """Return the hash of each file by its name. `where` names the list in an error."""
+    sums = {}
     for line in text.splitlines():
         digest, separator, name = line.partition("  ")
         if not separator or len(digest) != 64 or name.startswith("/") or ".." in name.split("/"):
-            raise SkytrainError(f"{where} is damaged: {line[:80]!r} is no hash and file name\n  export the model again")
-        found[name] = digest
-    return found
+            raise SkytrainError(
+                f"{where} is damaged: {line[:80]!r} is not a hash and a file name\n  export the model again"
+            )
+        sums[name] = digest
+    return sums
 
 
 def check_sums(folder: Path, progress: Progress = lambda done, total: None) -> bool:
-    """Compare all files with the folder's hashes; False if it has none, as a folder of another program.
+    """Compare all files with the folder's hashes; return False if it has none, like a folder of another program.
 
-    Raises SkytrainError for a file that is missing, has changed, or holds weights that the hashes do not name.
+    Raises SkytrainError for a file that is missing or has changed, and for weights that are not among the hashes.
     """
     path = folder / SUMS
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Merge trained models into one, with provenance. torch is imported when a public name is first used."""
+"""Merges trained models into one, with provenance. torch is imported when a public name is first used."""
 
 from ..lazy import public_names
 

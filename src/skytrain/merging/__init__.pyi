@@ -1,9 +1,7 @@
-from .agreement import NotMergeable as NotMergeable, check_inputs as check_inputs
-from .ancestry import ancestors as ancestors, common_ancestor as common_ancestor
+from .agreement import check_inputs as check_inputs, common_ancestor as common_ancestor
 from .domains import DomainsFile as DomainsFile, read_domains as read_domains
-from .exporting import open_merged as open_merged
 from .inputs import MergeInput as MergeInput, is_weights_only as is_weights_only, open_inputs as open_inputs
-from .methods import MergeMethod as MergeMethod, MethodName as MethodName, combine as combine
+from .methods import MergeMethod as MergeMethod, combine as combine
 from .provenance import (
     MERGE_FILE as MERGE_FILE,
     MergedFrom as MergedFrom,
@@ -13,7 +11,6 @@ from .provenance import (
     read_provenance as read_provenance,
 )
 from .results import (
-    BARRIER_WARNING as BARRIER_WARNING,
     MergeReport as MergeReport,
     ModelRow as ModelRow,
     PathPoint as PathPoint,
@@ -26,5 +23,10 @@ from .soups import (
     greedy_soup as greedy_soup,
     posterior_weights as posterior_weights,
 )
-from .streaming import MergePlan as MergePlan, load_merged as load_merged, merged_tensors as merged_tensors
-from .writing import is_written as is_written, write_ensemble as write_ensemble, write_merged as write_merged
+from .streaming import MergePlan as MergePlan, load_merged as load_merged
+from .writing import (
+    is_written as is_written,
+    open_merged as open_merged,
+    write_ensemble as write_ensemble,
+    write_merged as write_merged,
+)

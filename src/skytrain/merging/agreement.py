@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ..config import WEIGHTS, DecoderConfig, ModelConfig, SkytrainError, build, flatten, select
 from ..models import VOCABULARY, explicit
+from ..runs import RunRecord, load_run
+from ..storage import Store
 from .inputs import MergeInput
 
-# Labels, choices of the training, and what the tensors' shapes say.
+# A label, choices of the training, and what the shapes of the tensors show.
 NOT_COMPARED = ("name", "pad_vocab_to", "dropout", "weights")
+# A point of a run's history. Weights of other programs have no step.
+Ancestor = tuple[str, int | None]
 
 
 class NotMergeable(SkytrainError):
-    """Models whose weights do not mean the same."""
+    """The weights of the models do not mean the same."""
 
 
 def check_inputs(inputs: Sequence[MergeInput]) -> None:
-    """Raises NotMergeable where a model differs from the first in tokenizer, architecture or shapes."""
+    """Raise NotMergeable if a model differs from the first in tokenizer, architecture or shapes."""
     first = inputs[0]
     for other in inputs[1:]:
         if other.tokenizer.hash != first.tokenizer.hash:
             raise NotMergeable(
                 f"{other.label} and {first.label} have different tokenizers, {other.tokenizer.name} "
                 f"({other.tokenizer.hash[:12]}) and {first.tokenizer.name} ({first.tokenizer.hash[:12]}): "
-                "the same token means another text, so their weights cannot be merged"
+                "the same token stands for different text, so their weights cannot be merged"
             )
         if differing := _differences(first.model, other.model):
             lines = "".join(
@@ -47,7 +51,7 @@ def _check_tensors(first: MergeInput, other: MergeInput) -> None:
                 f"{lacking.label} has no {names[0]}, which {holder.label} has: they are different models"
             )
     for name, facts in first.tensors.items():
-        # How far a decoder's vocabulary is padded does not matter: the padding takes no part in a merge.
+        # The padding of a decoder's vocabulary may differ: it takes no part in a merge.
         free = 1 if name in VOCABULARY and first.model.get("family") not in ("hf", "custom") else 0
         if other.tensors[name].shape[free:] != facts.shape[free:]:
             sizes = [" x ".join(map(str, each.tensors[name].shape)) for each in (other, first)]
@@ -55,7 +59,7 @@ def _check_tensors(first: MergeInput, other: MergeInput) -> None:
 
 
 def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """The settings of two models that decide what their weights mean, where they differ."""
+    """Return the settings in which two models differ, of those that decide what their weights mean."""
     one = _decisive(ours)
     two = _decisive(theirs)
     if one.get("family") != two.get("family"):
@@ -72,3 +76,63 @@ def _decisive(model: Mapping[str, Any]) -> dict[str, Any]:
     # With rotary positions max_length only limits the sequence; no weight depends on it.
     free = {*NOT_COMPARED, *(() if decoder.positions == "learned" else ("max_length",))}
     return flatten({name: value for name, value in dataclasses.asdict(decoder).items() if name not in free})
+
+
+def ancestors(store: Store, source: MergeInput) -> list[Ancestor]:
+    """Return the model itself, what it started from, what that started from, and so on; all parents of a merge."""
+    if source.run is None:
+        return [(source.label, None)]
+    history: list[Ancestor] = []
+    waiting = [(source.run, source.step)]
+    while waiting:
+        record, step = waiting.pop(0)
+        if (record.name, step) in history:
+            continue
+        history.append((record.name, step))
+        for name, parent_step in _parents(record):
+            parent = _find(store, name)
+            if parent is None or parent_step is None:
+                history.append((name, None))
+            else:
+                waiting.append((parent, parent_step))
+    return history
+
+
+def common_ancestor(store: Store, inputs: Sequence[MergeInput]) -> str | None:
+    """Return the nearest point that all models come from, as RUN@STEP or as weights, or None.
+
+    For several checkpoints of one run, it is the earliest of them.
+    """
+    histories = [ancestors(store, each) for each in inputs]
+    for name, _ in histories[0]:
+        steps = [[step for each, step in history if each == name] for history in histories]
+        if all(steps):
+            known = [step for each in steps for step in each if step is not None]
+            return f"{name}@{min(known)}" if known else name
+    return None
+
+
+def _parents(record: RunRecord) -> Iterator[Ancestor]:
+    # Older records do not say the step of what they started from.
+    start = record.parent or (record.started_from or "").partition(",")[0] or _start_weights(record)
+    starts = record.merged_from or ([start] if start else [])
+    for start in starts:
+        name, _, step = start.partition("@")
+        yield (name, int(step)) if step.isdigit() else (start, None)
+
+
+def _start_weights(record: RunRecord) -> str | None:
+    """Return the pretrained weights that the model's settings name."""
+    model = record.config["model"]
+    if model["family"] == "hf":
+        return str(model["name"]) if model["weights"] == "pretrained" else None
+    return model.get("weights")
+
+
+def _find(store: Store, name: str) -> RunRecord | None:
+    if "/" in name or not store.exists(f"runs/{name}/run.json"):
+        return None
+    try:
+        return load_run(store, name)
+    except SkytrainError:  # a damaged record has no known ancestors
+        return None

@@ -13,7 +13,7 @@ KEYS = ("seed", "settings", "weights_only", "at_step", "experts")
 
 @dataclass(frozen=True)
 class DomainsFile:
-    """A seed, what all experts have in common, and the settings of each expert: above all its data."""
+    """A seed, the settings that all experts share, and those of each expert: above all its data."""
 
     seed: str  # RUN@STEP, a folder or an llm.c file
     experts: dict[str, tuple[str, ...]]  # KEY=VALUE settings by the name of the domain
@@ -21,51 +21,51 @@ class DomainsFile:
     weights_only: bool = False  # experts start with a fresh optimizer
     at_step: int | None = None  # the position in the schedule, for weights that have none
 
-    def words(self, domain: str) -> list[str]:
+    def overrides(self, domain: str) -> list[str]:
         return [*self.settings, *self.experts[domain]]
 
     def run_name(self, domain: str) -> str:
-        """The expert's run: it has the name of the seed, so that two forests do not meet."""
+        """Return the name of the expert's run, which begins with the seed's, so that two forests do not collide."""
         return f"{Path(self.seed).name.partition('@')[0].removesuffix('.bin')}-{domain}"
 
 
 def read_domains(path: Path) -> DomainsFile:
-    """Reads the YAML file; raises with what is wrong in it."""
+    """Read the YAML file; raises SkytrainError with what is wrong in it."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError  # type: ignore[import-untyped]
 
     try:
-        found: Any = OmegaConf.to_container(OmegaConf.load(path))
+        content: Any = OmegaConf.to_container(OmegaConf.load(path))
     except (OSError, YAMLError, OmegaConfBaseException) as error:
         raise SkytrainError(f"{path} cannot be read: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise SkytrainError(f"{path} is not a mapping\n  it names `seed` and `experts`: see docs/merging.md")
-    for key in found:
+    for key in content:
         if key not in KEYS:
             guess = nearest(str(key), list(KEYS))
             raise SkytrainError(f"{path}: unknown key {key!r}" + (f"\n  did you mean {guess}?" if guess else ""))
-    experts = found.get("experts")
+    experts = content.get("experts")
     if not isinstance(experts, dict) or len(experts) < 2:
         raise SkytrainError(f"{path}: `experts` must name two domains or more, each with its settings")
-    if not isinstance(found.get("seed"), str):
-        raise SkytrainError(f"{path}: `seed` must be RUN@STEP, a folder or a file, not {found.get('seed')!r}")
-    weights_only = found.get("weights_only", False)
-    at_step = found.get("at_step")
+    if not isinstance(content.get("seed"), str):
+        raise SkytrainError(f"{path}: `seed` must be RUN@STEP, a folder or a file, not {content.get('seed')!r}")
+    weights_only = content.get("weights_only", False)
+    at_step = content.get("at_step")
     if not isinstance(weights_only, bool):
         raise SkytrainError(f"{path}: `weights_only` must be true or false, not {weights_only!r}")
     if at_step is not None and (not isinstance(at_step, int) or isinstance(at_step, bool) or at_step < 0):
         raise SkytrainError(f"{path}: `at_step` must be a step of the schedule such as 2365, not {at_step!r}")
     return DomainsFile(
-        seed=found["seed"],
-        experts={str(name): _words(path, f"experts.{name}", words) for name, words in experts.items()},
-        settings=_words(path, "settings", found.get("settings", [])),
+        seed=content["seed"],
+        experts={str(name): _overrides(path, f"experts.{name}", values) for name, values in experts.items()},
+        settings=_overrides(path, "settings", content.get("settings", [])),
         weights_only=weights_only,
         at_step=at_step,
     )
 
 
-def _words(path: Path, key: str, words: Any) -> tuple[str, ...]:
-    if not isinstance(words, list) or not all(isinstance(word, str) and "=" in word for word in words):
-        raise SkytrainError(f"{path}: `{key}` must be a list of KEY=VALUE settings, not {words!r}")
-    return tuple(words)
+def _overrides(path: Path, key: str, values: Any) -> tuple[str, ...]:
+    if not isinstance(values, list) or not all(isinstance(each, str) and "=" in each for each in values):
+        raise SkytrainError(f"{path}: `{key}` must be a list of KEY=VALUE settings, not {values!r}")
+    return tuple(values)

@@ -1,4 +1,4 @@
-"""The models that are merged: a run's checkpoint, a Hugging Face folder or an llm.c file, read tensor by tensor."""
+"""The inputs of a merge: a run's checkpoint, a Hugging Face folder or an llm.c file, read tensor by tensor."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class TensorFacts:
 
 @dataclass(frozen=True)
 class MergeInput:
-    """A model to merge. `read` returns one of its tensors; those of folders and files have the decoder's names."""
+    """A model to merge. `read` returns one of its tensors; tensors of folders and files have the decoder's names."""
 
     label: str  # RUN@STEP, or the folder or file
-    sha256: str  # of a checkpoint's manifest, or of all bytes of a folder's or file's weights
+    sha256: str  # of a checkpoint's manifest, or of the weights of a folder or file
     model: Mapping[str, Any]  # its settings
     tokenizer: Tokenizer
     tensors: Mapping[str, TensorFacts]
@@ -46,9 +46,9 @@ class MergeInput:
 
 
 def open_inputs(config: Config, store: Store, sources: Sequence[str]) -> list[MergeInput]:
-    """Opens each of RUN, RUN@STEP, a folder, OWNER/NAME on the hub, or an llm.c file.
+    """Open each source: RUN, RUN@STEP, a folder, OWNER/NAME on the hub, or an llm.c file.
 
-    Folders and files get the vocabulary padding of the first run among them; a file has the configured tokenizer.
+    Folders and files get the vocabulary padding of the first run among the sources; a file has the configured tokenizer.
     """
     runs = {source: _open_run(store, source) for source in sources if not is_weights_only(source)}
     padding = next((each.model.get("pad_vocab_to") for each in runs.values()), None) or LLMC_PADDING
@@ -63,7 +63,7 @@ def open_inputs(config: Config, store: Store, sources: Sequence[str]) -> list[Me
 
 
 def is_weights_only(source: str) -> bool:
-    """Whether the source is a folder, a repository or a file, rather than a run."""
+    """Return whether the source is a folder, a repository or a file, rather than a run."""
     return Path(source).is_file() or is_pretrained(source)
 
 
@@ -71,13 +71,14 @@ def _open_run(store: Store, source: str) -> MergeInput:
     record, step = choose_checkpoint(store, source)
     saved = open_checkpoint(store, step_key(record.name, step))
     tokenizer = build(TokenizerConfig, record.config["tokenizer"], "tokenizer")
-    found = saved.model.described()
     return MergeInput(
         label=f"{record.name}@{step}",
         sha256=read_marker(store, saved.commit).manifest_sha256,
         model=record.config["model"],
         tokenizer=open_tokenizer(tokenizer, store, record.tokenizer_id),
-        tensors={name: TensorFacts(each.shape, "float" in each.dtype) for name, each in found.items()},
+        tensors={
+            name: TensorFacts(each.shape, "float" in each.dtype) for name, each in saved.model.described().items()
+        },
         read=saved.model.read_one,
         run=record,
         step=step,
@@ -113,7 +114,7 @@ def _open_file(config: Config, store: Store, source: str, padding: int) -> Merge
 
 
 def hash_files(paths: Iterable[Path]) -> str:
-    """The sha256 of the files' contents, one after another."""
+    """Return the sha256 of the concatenated files."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:

@@ -1,12 +1,12 @@
-"""How the values of one tensor in several models become one tensor. Each method is a function of float32 tensors.
+"""Methods of merging: the values of one tensor in several models become one tensor, in float32.
 
 - average: the weighted sum.
 - slerp: along the great circle between two models (Shoemake 1985), by the angle between the flattened tensors.
 - task-arithmetic: the base plus weighted differences from it (Ilharco et al. 2022, arXiv 2212.04089).
-- ties: differences trimmed to the largest, a sign elected, and the mean of those that agree (Yadav et al. 2023,
-  arXiv 2306.01708).
-- dare, dare-ties: differences dropped at random and the rest scaled up (Yu et al. 2023, arXiv 2311.03099), then as
-  task-arithmetic or ties without trimming.
+- ties: the base plus the mean of the differences that agree with an elected sign, after all but the largest were
+  trimmed (Yadav et al. 2023, arXiv 2306.01708).
+- dare, dare-ties: differences are dropped at random and the rest scaled up (Yu et al. 2023, arXiv 2311.03099), then
+  merged as in task-arithmetic, or as in ties without trimming.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SUM_TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class MergeMethod:
-    """A method with its settings. `weights` has one value for each model; slerp's are (1 - t, t)."""
+    """A method with its settings. `weights` has one value for each model; for slerp they are (1 - t, t)."""
 
     name: MethodName
     weights: tuple[float, ...]
@@ -56,12 +56,12 @@ class MergeMethod:
         return self.name in OF_DIFFERENCES
 
     def choose(self, numbers: Sequence[int]) -> MergeMethod:
-        """The same method for some of the models."""
+        """Return the same method for some of the models."""
         return dataclasses.replace(self, weights=tuple(self.weights[number] for number in numbers))
 
 
 def check_weights(weights: Sequence[float]) -> None:
-    """Raises where the weights of an average are negative, not numbers, or do not sum to 1."""
+    """Raise SkytrainError if the weights of an average are negative, not numbers, or do not sum to 1."""
     text = ",".join(f"{weight:g}" for weight in weights)
     if any(not weight >= 0 for weight in weights):
         raise SkytrainError(f"--weights {text}: the weights of an average must not be negative")
@@ -72,9 +72,9 @@ def check_weights(weights: Sequence[float]) -> None:
 
 
 def combine(method: MergeMethod, name: str, tensors: Sequence[Tensor], base: Tensor | None = None) -> Tensor:
-    """The merged tensor `name`, in float32; integers and booleans as they are in the first model, or the base.
+    """Return the merged tensor `name`, in float32; integers and booleans are those of the base, or of the first model.
 
-    A tensor that is the same in all models stays bit for bit as it is.
+    A tensor that is the same in all models is unchanged, bit for bit.
     """
     first = tensors[0] if base is None else base
     if not first.is_floating_point():
@@ -103,7 +103,7 @@ def _average(values: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 
 def _slerp(values: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     one, two = values
-    # In float64: the angle is lost in the rounding where a tensor has many millions of values.
+    # In float64, because rounding would lose the angle of a tensor with many millions of values.
     flat = [value.reshape(-1).double() for value in values]
     lengths = [each.norm() for each in flat]
     if not all(lengths):
@@ -117,14 +117,17 @@ def _slerp(values: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
 
 
 def _trim(difference: Tensor, density: float) -> Tensor:
-    """Zeros in place of all but the largest."""
+    """Replace all but the largest values by zeros."""
     flat = difference.reshape(-1)
     kept = flat.abs().topk(max(1, int(density * flat.numel())), sorted=False).indices
     return torch.zeros_like(flat).index_copy_(0, kept, flat[kept]).view(difference.shape)
 
 
 def _drop(difference: Tensor, method: MergeMethod, name: str) -> Tensor:
-    """The values drawn depend on the seed, the tensor and the model, not on the order in which tensors are merged."""
+    """Drop values at random and scale up the rest.
+
+    The choice depends on the seed, the tensor and the model, not on the order in which tensors are merged.
+    """
     digest = hashlib.sha256(f"{method.seed}/{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     kept = torch.rand(difference.shape, generator=generator) < method.density
@@ -132,7 +135,7 @@ def _drop(difference: Tensor, method: MergeMethod, name: str) -> Tensor:
 
 
 def _agreeing(differences: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """The weighted mean of the values whose sign is that of the weighted sum; values of zero have no say."""
+    """Return the weighted mean of the values whose sign is that of the weighted sum; zeros do not count."""
     sign = _average(differences, weights).sign()
     total = torch.zeros_like(sign)
     share = torch.zeros_like(sign)

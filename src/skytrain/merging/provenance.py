@@ -1,4 +1,4 @@
-"""What is recorded with a merged model: what it was made of, how, and by which command."""
+"""The provenance of a merged model: what it was made of, how, and by which command."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ MERGE_FILE = "merge.json"
 
 @dataclass(frozen=True)
 class MergedFrom:
-    """One model of a merge, by what it was at the time."""
+    """One model of a merge, identified by its content at the time."""
 
     source: str
-    sha256: str  # of a checkpoint's manifest, or of all bytes of a folder's or file's weights
+    sha256: str  # of a checkpoint's manifest, or of the weights of a folder or file
     weight: float
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """How a merged model was made. The same inputs and settings give the same weights."""
+    """The record of how a merged model was made. The same inputs and settings give the same weights."""
 
     method: str
     inputs: list[MergedFrom]
@@ -40,7 +40,7 @@ class Provenance:
 
     @property
     def text(self) -> str:
-        """What was merged how, in one line."""
+        """What was merged, and how, in one line."""
         parts = " + ".join(f"{each.weight:.4g} x {each.source}" for each in self.inputs)
         return f"{self.method} of {parts}{f' on {self.base.source}' if self.base else ''}"
 
@@ -59,17 +59,16 @@ def provenance_key(run: str) -> str:
 
 
 def read_provenance(store: Store, run: str) -> Provenance | None:
-    """How a run was merged; None for one that was trained."""
+    """Return how a run was merged, or None for one that was trained."""
     key = provenance_key(run)
     try:
-        found = read_object(store, key)
-        return _parse(found, store.url(key))
+        return _parse(read_object(store, key), store.url(key))
     except NotFound:
         return None
 
 
 def read_folder_provenance(folder: Path) -> Provenance | None:
-    """How the model of an exported folder was merged; None for any other folder."""
+    """Return how the model of an exported folder was merged, or None for any other folder."""
     path = folder / MERGE_FILE
     try:
         return _parse(json.loads(path.read_text(encoding="utf-8")), str(path))
@@ -77,10 +76,10 @@ def read_folder_provenance(folder: Path) -> Provenance | None:
         return None
 
 
-def _parse(found: dict[str, Any], where: str) -> Provenance:
+def _parse(values: dict[str, Any], where: str) -> Provenance:
     try:
-        inputs = [MergedFrom(**each) for each in found.pop("inputs")]
-        base = found.pop("base")
-        return Provenance(inputs=inputs, base=MergedFrom(**base) if base else None, **found)
+        inputs = [MergedFrom(**each) for each in values.pop("inputs")]
+        base = values.pop("base")
+        return Provenance(inputs=inputs, base=MergedFrom(**base) if base else None, **values)
     except (AttributeError, KeyError, TypeError) as error:
         raise SkytrainError(f"{where} does not say how the model was merged: {error!r}") from None

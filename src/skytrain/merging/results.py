@@ -1,4 +1,4 @@
-"""What a report of a merge holds: losses of every model on every domain, the path between two experts, dollars."""
+"""The results of a merge: losses of every model on every domain, the path between two experts, dollars."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BARRIER_WARNING = 0.05  # nats by which the path between two experts may rise be
 
 @dataclass(frozen=True)
 class TaskScore:
-    """A downstream score with its standard error, of which there is none for a single item."""
+    """A downstream score with its standard error, which a single item does not have."""
 
     value: float
     stderr: float | None
@@ -25,7 +25,7 @@ class ModelRow:
     role: str  # seed, expert, merged, ensemble or dense
     label: str
     losses: dict[str, float]  # by domain, in nats per token
-    usd: float | None = None  # that its own run has cost
+    usd: float | None = None  # the cost of its run
     tasks: dict[str, TaskScore] = field(default_factory=dict)  # by task/scoring
 
     @property
@@ -47,7 +47,7 @@ class PathPoint:
 
 @dataclass(frozen=True)
 class MergeReport:
-    """The whole comparison."""
+    """The complete comparison."""
 
     run: str
     method: str
@@ -59,7 +59,7 @@ class MergeReport:
 
     @property
     def barrier(self) -> float | None:
-        """The largest rise of the mean loss over the chord between the ends of the path (at least 0)."""
+        """The largest rise of the mean loss above the straight line between the ends of the path (at least 0)."""
         if not self.path:
             return None
         first = self.path[0].mean_loss
@@ -74,7 +74,7 @@ class MergeReport:
 
 
 def judge(report: MergeReport) -> list[str]:
-    """One line for each comparison that a merge is made for, whichever way it ended."""
+    """Return one line for each comparison that a merge is made for, whatever its result."""
     lines: list[str] = []
     merged = report.row("merged") or report.row("ensemble")
     experts = [e for e in report.rows if e.role == "expert"]
@@ -90,7 +90,7 @@ def judge(report: MergeReport) -> list[str]:
         away = [name for name in expert.losses if name != home]
         won = [name for name in away if merged.losses[name] < expert.losses[name]]
         lines.append(
-            f"{winner} beats {expert.label} on {len(won)} of the {len(away)} domains off its own ({home}); "
+            f"{winner} beats {expert.label} on {len(won)} of the {len(away)} domains other than its own ({home}); "
             f"on {home} it is {merged.losses[home] - expert.losses[home]:+.4f}"
         )
     for role in ("ensemble", "dense"):

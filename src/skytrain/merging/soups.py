@@ -1,4 +1,4 @@
-"""Weights of an average that are found: by held-out loss, by a domain posterior, or by the age of checkpoints."""
+"""Finds the weights of an average: by held-out loss, by a domain posterior, or by the age of checkpoints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FoundWeights:
 
 
 def ema_weights(count: int, decay: float) -> tuple[float, ...]:
-    """Those of an exponential moving average over models in their order, which starts with the first."""
+    """Return the weights of an exponential moving average over models in their order, which starts with the first."""
     if not 0 <= decay < 1:
         raise SkytrainError(f"--decay {decay}: must be at least 0 and less than 1")
     later = [(1 - decay) * decay ** (count - 1 - number) for number in range(1, count)]
@@ -28,7 +28,7 @@ def ema_weights(count: int, decay: float) -> tuple[float, ...]:
 
 
 def greedy_soup(labels: Sequence[str], loss_of: Callable[[tuple[float, ...]], float]) -> FoundWeights:
-    """Adds models in the order of their own loss, each only if the equal average gets better (arXiv 2203.05482).
+    """Add models in order of their loss, each only if it improves the equal average (arXiv 2203.05482).
 
     `loss_of` measures the average with given weights.
     """
@@ -36,26 +36,26 @@ def greedy_soup(labels: Sequence[str], loss_of: Callable[[tuple[float, ...]], fl
     def average(members: Sequence[int]) -> tuple[float, ...]:
         return tuple(1 / len(members) if number in members else 0.0 for number in range(len(labels)))
 
-    alone = {number: loss_of(average([number])) for number in range(len(labels))}
-    order = sorted(alone, key=lambda number: math.inf if math.isnan(alone[number]) else alone[number])
+    single = {number: loss_of(average([number])) for number in range(len(labels))}
+    order = sorted(single, key=lambda number: math.inf if math.isnan(single[number]) else single[number])
     members = [order[0]]
-    best = alone[order[0]]
+    best = single[order[0]]
     if not math.isfinite(best):
-        raise SkytrainError("the held-out loss of every model is not a number: there is nothing to make a soup of")
+        raise SkytrainError("no model has a finite held-out loss: there is nothing to make a soup of")
     notes = [f"{labels[order[0]]} alone: loss {best:.4f}"]
     for number in order[1:]:
         loss = loss_of(average([*members, number]))
         verdict = "added" if loss < best else "left out"
-        notes.append(f"{labels[number]} {verdict}: alone {alone[number]:.4f}, in the soup {loss:.4f}")
+        notes.append(f"{labels[number]} {verdict}: alone {single[number]:.4f}, in the soup {loss:.4f}")
         if loss < best:
             members, best = [*members, number], loss
     return FoundWeights(average(members), tuple(notes))
 
 
 def posterior_weights(labels: Sequence[str], likelihoods_kn: Tensor) -> FoundWeights:
-    """The mean, over windows of a sample, of the posterior that each window is of an expert's domain.
+    """Return the posterior that a window is of each expert's domain, averaged over the windows of a sample.
 
-    `likelihoods_kn` are log-probabilities of each window by each expert; before it, all experts are equally likely.
+    `likelihoods_kn` are the log-probabilities of each window by each expert; the prior is uniform over experts.
     """
     for label, finite in zip(labels, likelihoods_kn.isfinite().all(1).tolist(), strict=True):
         if not finite:

@@ -1,4 +1,4 @@
-"""Merging, tensor by tensor: at any time one tensor of each model is in memory."""
+"""Merges tensor by tensor: at any time, one tensor of each model is in memory."""
 
 from __future__ import annotations
 
@@ -16,29 +16,25 @@ from .methods import MergeMethod, combine
 Progress = Callable[[int, int], None]
 
 
-def _silent(done: int, total: int) -> None:
-    return
-
-
 @dataclass(frozen=True)
 class MergePlan:
-    """What is merged how. `base` is what differences are taken from."""
+    """The inputs and the method of a merge. `base` is the model from which differences are taken."""
 
     inputs: Sequence[MergeInput]
     method: MergeMethod
     base: MergeInput | None = None
 
     def units(self) -> Iterator[WeightPair]:
-        """What is merged together: a decoder's parameters as the tensors that Hugging Face has of them.
+        """Yield the units of a merge: a decoder's parameters, cut as Hugging Face's tensors are.
 
-        So a method that looks at a whole tensor sees neither fused projections nor the padding of the vocabulary, and merges
-        of runs, of their exports and of other tools agree.
+        So no method sees fused projections or the padding of the vocabulary, and merges of runs, of their exports and
+        of other tools agree.
         """
         names = list(self.inputs[0].tensors)
         decoder = self.decoder()
         try:
             yield from list(weight_pairs(decoder, names)) if decoder else []
-        except KeyError:  # a decoder with parts that its family has not
+        except KeyError:  # a decoder with parts that its family does not have
             decoder = None
         if decoder is None:
             yield from (WeightPair((name,), (name,)) for name in names)
@@ -48,7 +44,7 @@ class MergePlan:
         return None if model.get("family", "custom") in ("hf", "custom") else build(DecoderConfig, model, "model")
 
     def merge_unit(self, unit: WeightPair) -> dict[str, Tensor]:
-        """Merged tensors by name. A model with weight 0 is not read."""
+        """Return the merged tensors of a unit by name. A model with weight 0 is not read."""
         method = self.method
         decoder = self.decoder()
         kept = [number for number, weight in enumerate(method.weights) if weight or method.name == "slerp"]
@@ -73,19 +69,19 @@ def _parts(model: MergeInput, unit: WeightPair, decoder: DecoderConfig | None) -
     return to_hf(decoder, unit, values)
 
 
-def merged_tensors(plan: MergePlan, progress: Progress = _silent) -> Iterator[tuple[str, Tensor]]:
-    """The merged tensors by name, each computed when it is asked for."""
+def merged_tensors(plan: MergePlan, progress: Progress = lambda done, total: None) -> Iterator[tuple[str, Tensor]]:
+    """Yield the merged tensors by name, each computed when it is asked for."""
     units = list(plan.units())
     for number, unit in enumerate(units):
-        found = plan.merge_unit(unit)
-        for name in list(found):
-            yield name, found.pop(name)
+        merged = plan.merge_unit(unit)
+        for name in list(merged):
+            yield name, merged.pop(name)
         progress(number + 1, len(units))
 
 
 @torch.no_grad()
 def load_merged(model: nn.Module, plan: MergePlan) -> None:
-    """Fills a model with the merged weights."""
+    """Fill a model with the merged weights."""
     places = model.state_dict(keep_vars=True)
     for name, tensor in merged_tensors(plan):
         places[name].copy_(tensor)

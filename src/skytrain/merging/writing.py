@@ -1,4 +1,7 @@
-"""A merged model in the store: a run with one checkpoint, which contains weights only, and its provenance."""
+"""A merged model in the store: a run with one checkpoint, which contains only weights, and its provenance.
+
+It is opened again for export.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,23 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ..checkpoints import SaveOptions, SaveTarget, committed, for_saves, step_key, write_streamed
-from ..config import SkytrainError
+import torch
+
+from ..checkpoints import (
+    LoadedModel,
+    SaveOptions,
+    SaveTarget,
+    choose_checkpoint,
+    committed,
+    for_saves,
+    load_model,
+    open_checkpoint,
+    step_key,
+    write_streamed,
+)
+from ..config import DecoderConfig, ModelConfig, SkytrainError, TokenizerConfig, build
 from ..evaluation import EnsembleDefinition, ensemble_key
+from ..models import Decoder
 from ..runs import (
     RunRecord,
     claim_attempt,
@@ -21,17 +38,18 @@ from ..runs import (
     write_outcome,
 )
 from ..storage import Store
+from ..tokens import open_tokenizer
 from .provenance import Provenance, provenance_key, read_provenance
 from .streaming import MergePlan, Progress, merged_tensors
 
 
 def is_written(store: Store, run: str, made: Provenance) -> bool:
-    """Whether the run exists with this very merge. Raises where the name is another's."""
+    """Return whether the run exists with exactly this merge. Raises SkytrainError if the name belongs to another run."""
     if not store.exists(f"runs/{run}/run.json"):
         return False
     there = read_provenance(store, run)
     if there is None:
-        # One that was cut between its record and its provenance starts over.
+        # A merge that was interrupted between its record and its provenance starts over.
         if load_run(store, run).merged_from == [each.source for each in made.inputs] and not committed(store, run):
             return False
         raise SkytrainError(f"there is a run {run!r} already in {store.root}\n  choose another name: run=NAME")
@@ -46,7 +64,7 @@ def is_written(store: Store, run: str, made: Provenance) -> bool:
 def write_merged(
     store: Store, record: RunRecord, plan: MergePlan, made: Provenance, progress: Progress
 ) -> tuple[str, int]:
-    """Writes record, provenance and checkpoint; returns the run and its step. A merge that was cut starts over."""
+    """Write record, provenance and checkpoint; return the run and its step. An interrupted merge starts over."""
     run = record.name
     step = record.step
     if not create_run(store, record):
@@ -64,7 +82,7 @@ def write_merged(
 
 
 def write_ensemble(store: Store, record: RunRecord, made: Provenance, definition: EnsembleDefinition) -> None:
-    """Writes a run that is an ensemble: it has no checkpoint, only the names of its experts. Written last: the definition."""
+    """Write a run that is an ensemble: it has no checkpoint, only a definition with its experts, which is written last."""
     run = record.name
     create_run(store, record)
     attempt = claim_attempt(store, run, world_size=1, merge=made.method)
@@ -85,3 +103,23 @@ def _rest(record: RunRecord, attempt: int, made: Provenance) -> dict[str, Any]:
         "merge": dataclasses.asdict(made),
     }
     return {"lineage": lineage}
+
+
+def open_merged(store: Store, run: str) -> LoadedModel:
+    """Open a merged model for export.
+
+    A decoder is on the meta device, with `initial_values` that read the checkpoint tensor by tensor; any other model is
+    loaded.
+    """
+    record, step = choose_checkpoint(store, run)
+    config: ModelConfig = build(ModelConfig, record.config["model"], "model")
+    if not isinstance(config, DecoderConfig):
+        return load_model(store, run)
+    saved = open_checkpoint(store, step_key(record.name, step)).model
+    with torch.device("meta"):
+        model = Decoder(config)
+
+    model.initial_values = lambda name, shape: saved.read_one(name)
+    tokenizer = build(TokenizerConfig, record.config["tokenizer"], "tokenizer")
+    label = f"{record.name}@{step}"
+    return LoadedModel(model, open_tokenizer(tokenizer, store, record.tokenizer_id), label, record)

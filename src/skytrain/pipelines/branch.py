@@ -74,7 +74,7 @@ def branch(
 
 
 def expert_words(domains: DomainsFile, domain: str) -> list[str]:
-    return [*domains.words(domain), f"run={domains.run_name(domain)}"]
+    return [*domains.overrides(domain), f"run={domains.run_name(domain)}"]
 
 
 def find_expert(store: Store, run: str) -> RunRecord | None:

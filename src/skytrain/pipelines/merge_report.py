@@ -139,7 +139,7 @@ def _open_texts(request: MergeReportRequest, compose: Compose, store: Store, fir
     limit = token_limit(request.max_tokens)
     texts = {}
     for domain in request.domains.experts:
-        config = compose(request.domains.words(domain)).config
+        config = compose(request.domains.overrides(domain)).config
         model = EvaluatedModel(first.tokenizer, int(first.model["max_length"]), first.label, None)
         texts[domain] = open_held_out(config, store, model, "validation", limit)
     return texts

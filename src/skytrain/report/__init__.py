@@ -1,4 +1,4 @@
-"""Report: what a run looks like to a person. So far: its loss curve in the terminal."""
+"""What a person sees: curves in the terminal, and the pages of a run, a merge and a sweep."""
 
 from ..lazy import public_names
 

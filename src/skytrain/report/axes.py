@@ -1,4 +1,4 @@
-"""Plots as SVG: points, lines and bands on axes that may be logarithmic. No library is needed to draw them."""
+"""Plots as SVG, without a library: points, lines and bands on axes that may be logarithmic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOP = 44
 BOTTOM = 52
 RIGHT = 168
 RIGHT_WITHOUT_LEGEND = 24
-# Okabe and Ito's colours, which most colour-blind people tell apart.
+# Okabe and Ito's colours, which most colour-blind people can tell apart.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31", "#7F3C8D")
 XY = tuple[float, float]
 
@@ -33,6 +33,8 @@ class PlotLayer:
 
 @dataclass(frozen=True)
 class Plot:
+    """A plot of layers on two axes."""
+
     title: str
     x_label: str
     y_label: str
@@ -42,7 +44,7 @@ class Plot:
     marks: Sequence[XY] = field(default=())  # circled: minima
 
     def svg(self) -> str:
-        """The plot as one SVG element; empty where there is nothing to draw."""
+        """Return the plot as one SVG element; empty if there is nothing to draw."""
         every = [point for layer in self.layers for point in layer.points if self._has_place(point)]
         if not every:
             return ""
@@ -75,7 +77,7 @@ class Plot:
         return _document([*parts, *self._legend()])
 
     def _has_place(self, point: XY) -> bool:
-        """Whether the axes have the point: a logarithmic one has neither zero nor negative values."""
+        """Return whether the axes have the point: a logarithmic axis has neither zero nor negative values."""
         return all(
             math.isfinite(value) and (value > 0 or not log)
             for value, log in zip(point, (self.log_x, self.log_y), strict=True)
@@ -115,8 +117,8 @@ def _document(parts: Sequence[str]) -> str:
     )
 
 
-def _text(x: float, y: float, words: str, extra: str = "") -> str:
-    return f'<text x="{x:.0f}" y="{y:.0f}" {extra}>{escape(words)}</text>'
+def _text(x: float, y: float, content: str, extra: str = "") -> str:
+    return f'<text x="{x:.0f}" y="{y:.0f}" {extra}>{escape(content)}</text>'
 
 
 def _label(value: float) -> str:
@@ -124,14 +126,14 @@ def _label(value: float) -> str:
 
 
 def _span(values: Sequence[float], log: bool) -> XY:
-    """The range of an axis, with a little room at both ends."""
+    """Return the range of an axis, with a margin at both ends."""
     low = min(values)
     high = max(values)
     if log:
-        room = max(1.05, (high / low) ** 0.06)
-        return low / room, high * room
-    room = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
-    return low - room, high + room
+        margin = max(1.05, (high / low) ** 0.06)
+        return low / margin, high * margin
+    margin = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
+    return low - margin, high + margin
 
 
 def _share(value: float, span: XY, log: bool) -> float:
@@ -142,11 +144,11 @@ def _share(value: float, span: XY, log: bool) -> float:
 def _ticks(low: float, high: float, log: bool) -> list[float]:
     if log:
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        found = [step * 10.0**power for power in powers for step in (1, 2, 5)]
-        found = [value for value in found if low <= value <= high]
-        if len(found) > 1:
-            return found
-        # A narrow range, such as 0.14 to 0.17: evenly spaced labels say more than one or none.
+        round_values = [step * 10.0**power for power in powers for step in (1, 2, 5)]
+        ticks = [value for value in round_values if low <= value <= high]
+        if len(ticks) > 1:
+            return ticks
+        # A narrow range, such as 0.14 to 0.17: evenly spaced labels say more than one label or none.
     step = 10 ** math.floor(math.log10((high - low) / 4))
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (factor * step) <= 6)
     first = math.ceil(low / step)

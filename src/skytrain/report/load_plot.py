@@ -9,7 +9,7 @@ from .axes import Plot, PlotLayer
 
 
 def load_svg(title: str, levels: Sequence[LoadLevel]) -> str:
-    """Tokens per second and the time to the first token, over the requests at once; empty where all have failed."""
+    """Plot tokens per second and the time to the first token over concurrency; empty if all requests failed."""
     done = [level for level in levels if level.completed]
     layers = [
         PlotLayer("tokens/s", [(level.concurrency, level.tokens_per_s) for level in done], "line", 0),

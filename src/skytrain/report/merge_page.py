@@ -13,14 +13,14 @@ CONFIDENCE_95 = 1.96  # standard errors on each side
 
 
 def merge_table(report: MergeReport) -> list[tuple[str, ...]]:
-    """One row for each model, one column for each domain."""
+    """Return a table with one row for each model and one column for each domain."""
     domains = list(report.tokens)
     head = ("MODEL", "", *(name.upper() for name in domains), "MEAN", "DOLLARS")
     return [head, *(_cells(row, domains) for row in report.rows)]
 
 
 def merge_tasks_table(report: MergeReport) -> list[tuple[str, ...]]:
-    """One row for each scoring of a task, one column for each model; no rows where no task was measured."""
+    """Return a table with one row for each scoring of a task and one column for each model; empty without tasks."""
     names = list(dict.fromkeys(name for row in report.rows for name in row.tasks))
     head = ("SCORE ± 95% INTERVAL", *(row.role if row.role == "ensemble" else row.label for row in report.rows))
     rows = [(name, *(_with_interval(row.tasks.get(name)) for row in report.rows)) for name in names]
@@ -41,7 +41,7 @@ def _with_interval(score: TaskScore | None) -> str:
 
 
 def merge_html(report: MergeReport) -> str:
-    """The whole page; it needs nothing from the network."""
+    """Return the page, which needs nothing from the network."""
     texts = ", ".join(f"{name} ({tokens:,} tokens)" for name, tokens in report.tokens.items())
     verdicts = "\n".join(f"<li>{escape(line)}</li>" for line in report.verdicts)
     return html_page(
@@ -49,7 +49,7 @@ def merge_html(report: MergeReport) -> str:
         [
             f"<p>Method: {escape(report.method)}. Nats per token on held-out text: {escape(texts)}.</p>",
             html_section("Models x domains", _table(report)),
-            '<p class="note">Green: the lowest loss of a column. Dollars are those of each model\'s own run.</p>',
+            '<p class="note">Green: the lowest loss of a column. Dollars are the cost of each model\'s run.</p>',
             html_section("Findings", f"<ul>\n{verdicts}\n</ul>"),
             _tasks(report),
             _path(report),
@@ -61,7 +61,10 @@ def _path(report: MergeReport) -> str:
     if not report.path:
         return ""
     first, second = report.path_ends[:2]
-    note = f"Held-out loss of (1 - t) x {first} + t x {second}. Barrier over the chord: {report.barrier:.4f} nats."
+    note = (
+        f"Held-out loss of (1 - t) x {first} + t x {second}. "
+        f"Barrier above the straight line between the ends: {report.barrier:.4f} nats."
+    )
     plot = html_plots([path_plot(report.path)])
     return html_section(f"The path between {first} and {second}", f'{plot}\n<p class="note">{escape(note)}</p>')
 
@@ -94,7 +97,7 @@ def _table(report: MergeReport) -> str:
 
 
 def path_plot(path: Sequence[PathPoint]) -> str:
-    """Losses over t as an SVG: one line for each domain, and their mean."""
+    """Plot the losses over t as SVG: one line for each domain, and their mean."""
     layers = []
     for colour, name in enumerate(path[0].losses):
         points = [(point.t, point.losses[name]) for point in path]

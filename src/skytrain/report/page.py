@@ -1,4 +1,4 @@
-"""What all HTML pages share: one file with its style and plots inside, which needs nothing from the network."""
+"""The frame of all HTML pages: one file with its style and plots inside, which needs nothing from the network."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ tr.merged td { background: #eff6ff; font-weight: 600; } td.best { color: #047857
 
 
 def html_page(title: str, body: Iterable[str]) -> str:
-    """The whole page; `body` is HTML, and empty parts are left out."""
+    """Return a complete page; `body` is HTML, and empty parts are left out."""
     parts = "\n".join(part for part in body if part)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n'
@@ -33,7 +33,7 @@ def html_page(title: str, body: Iterable[str]) -> str:
 
 
 def html_table(rows: Sequence[Sequence[str]], kind: str = "") -> str:
-    """Rows of text as a table, header first, which may be empty; `kind` is a class of the style."""
+    """Return rows of text as a table, header first, which may be empty; `kind` is a class of the style."""
     if len(rows) < 2:
         return ""
     head, *others = ([escape(cell) for cell in row] for row in rows)
@@ -43,11 +43,11 @@ def html_table(rows: Sequence[Sequence[str]], kind: str = "") -> str:
 
 
 def html_section(heading: str, content: str) -> str:
-    """Content under a heading; nothing where there is no content."""
+    """Return the content under a heading, or nothing if there is no content."""
     return f"<h2>{escape(heading)}</h2>\n{content}" if content else ""
 
 
 def html_plots(svgs: Iterable[str]) -> str:
-    """Plots side by side, as many as there is room for."""
+    """Return the plots side by side, as many as fit."""
     drawn = "\n".join(svg for svg in svgs if svg)
     return f'<div class="plots">\n{drawn}\n</div>' if drawn else ""

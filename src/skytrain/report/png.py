@@ -1,4 +1,4 @@
-"""The plots of `axes.py` as PNG: the few elements of their SVG, drawn with Pillow and its own font."""
+"""Draws the plots of `axes.py` as PNG: the few elements of their SVG, with Pillow and its font."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 SCALE = 2  # pixels per unit of the SVG
 FONT_SIZE = 12
-BOLD = 0.35  # of a pixel that bold letters are drawn around their outline
+BOLD = 0.35  # width of the outline that makes letters bold, in units of the SVG
 XY = tuple[float, float]
 
 
 def png_of(svg: str) -> bytes:
-    """One of our plots as an image. Elements that `axes.py` does not use are not known here."""
+    """Return a plot of `axes.py` as an image. Other elements of SVG are not supported."""
     from PIL import Image, ImageDraw
 
     root = fromstring(svg)
@@ -69,8 +69,8 @@ def _polyline(draw: ImageDraw, element: Element) -> None:
 
 
 def _dashes(points: Sequence[XY], on: float, off: float) -> list[tuple[XY, XY]]:
-    """The drawn pieces of a dashed line; the pattern goes on around corners."""
-    found = []
+    """Return the drawn pieces of a dashed line, whose pattern continues around corners."""
+    pieces = []
     travelled = 0.0
     for start, end in itertools.pairwise(points):
         length = ((end[0] - start[0]) ** 2 + (end[1] - start[1]) ** 2) ** 0.5
@@ -80,10 +80,10 @@ def _dashes(points: Sequence[XY], on: float, off: float) -> list[tuple[XY, XY]]:
             step = min(length - done, (on if phase < on else on + off) - phase)
             if phase < on:
                 a, b = (_between(start, end, at / length) for at in (done, done + step))
-                found.append((a, b))
+                pieces.append((a, b))
             done += max(step, 1e-6)
         travelled += length
-    return found
+    return pieces
 
 
 def _between(start: XY, end: XY, share: float) -> XY:
@@ -108,7 +108,7 @@ def _circle(draw: ImageDraw, element: Element) -> None:
 
 
 def _path(draw: ImageDraw, element: Element) -> None:
-    """A cross: `M x y l8 8m0 -8l-8 8`."""
+    """Draw a cross: `M x y l8 8m0 -8l-8 8`."""
     place = (0.0, 0.0)
     for command, x, y in re.findall(r"([Mml])\s*(-?[\d.]+)[\s,]*(-?[\d.]+)", element.attrib["d"]):
         after = (float(x), float(y)) if command == "M" else (place[0] + float(x), place[1] + float(y))

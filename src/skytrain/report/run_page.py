@@ -15,15 +15,15 @@ from ..runs import RunRecord, RunStatus
 from .axes import Plot, PlotLayer
 from .page import html_page, html_plots, html_section, html_table
 
-POINTS = 500  # of a line; more cannot be seen
-OWN_METRICS = ("train/", "val/", "perf/", "cost/")  # all others are of downstream tasks and of evaluators
+POINTS = 500  # most points of a line: more cannot be seen
+TRAINING_METRICS = ("train/", "val/", "perf/", "cost/")  # all others belong to tasks and evaluators
 XY = tuple[float, float]
 Rows = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
 class RunPage:
-    """Everything that the page shows. Tables have their header first."""
+    """The contents of the page. Tables have their header first."""
 
     record: RunRecord
     status: RunStatus
@@ -36,7 +36,7 @@ class RunPage:
 
 
 def run_html(run: RunPage) -> str:
-    """The page of a run."""
+    """Return the page of a run."""
     samples = "\n".join(f'<p class="note">{escape(at)}</p><pre>{escape(text)}</pre>' for at, text in run.samples)
     notes = "".join(f'<p class="note">{escape(line)}</p>' for line in run.cost_notes)
     merge = f"<pre>{escape(_yaml(run.merge))}</pre>" if run.merge else ""
@@ -58,33 +58,32 @@ def run_html(run: RunPage) -> str:
 
 
 def _summary(run: RunPage) -> str:
-    found = run.status
-    reason = found.reason or (None if found.cause == found.state else found.cause)
-    parts = [found.state, f"step {found.step:,} of {found.total_steps:,}" if found.total_steps else "", reason or ""]
+    status = run.status
+    reason = status.reason or (None if status.cause == status.state else status.cause)
+    steps = f"step {status.step:,} of {status.total_steps:,}" if status.total_steps else ""
+    parts = [status.state, steps, reason or ""]
     return ", ".join(part for part in parts if part)
 
 
 def _tiles(run: RunPage) -> str:
-    """The numbers that are looked at first."""
-    found = run.status
+    """Return the numbers that a reader looks for first."""
+    status = run.status
+    val_loss = status.val_loss
     record = run.record
     batch = record.config.get("trainer", {}).get("batch_tokens")
     lowest = min((value for _, value in _points(run, "val/loss")), default=None)
     tiles = [
         ("parameters", format_count(record.parameters)),
-        ("tokens", format_count(found.step * batch) if batch and found.step else None),
-        ("training loss", _text(found.loss, ".4f")),
-        ("validation loss", _text(found.val_loss, ".4f")),
-        ("lowest validation loss", _text(lowest, ".4f") if lowest != found.val_loss else None),
-        (
-            "perplexity",
-            f"{math.exp(found.val_loss):.4g}" if found.val_loss is not None and found.val_loss < 50 else None,
-        ),
-        ("tokens/s", format_count(found.tokens_per_s) if found.tokens_per_s else None),
-        ("MFU", f"{found.mfu:.1%}" if found.mfu is not None else None),
-        ("machine time", format_seconds(round(found.machine_seconds)) if found.machine_seconds else None),
-        ("spent", f"${found.usd:.2f}" if found.usd is not None else None),
-        ("budget", f"${found.budget_usd:g}" if found.budget_usd is not None else None),
+        ("tokens", format_count(status.step * batch) if batch and status.step else None),
+        ("training loss", _text(status.loss, ".4f")),
+        ("validation loss", _text(val_loss, ".4f")),
+        ("lowest validation loss", _text(lowest, ".4f") if lowest != val_loss else None),
+        ("perplexity", _text(math.exp(val_loss), ".4g") if val_loss is not None and val_loss < 50 else None),
+        ("tokens/s", format_count(status.tokens_per_s) if status.tokens_per_s else None),
+        ("MFU", _text(status.mfu, ".1%")),
+        ("machine time", format_seconds(round(status.machine_seconds)) if status.machine_seconds else None),
+        ("spent", f"${status.usd:.2f}" if status.usd is not None else None),
+        ("budget", f"${status.budget_usd:g}" if status.budget_usd is not None else None),
     ]
     shown = "\n".join(f"<div><span>{name}</span><b>{text}</b></div>" for name, text in tiles if text)
     return f'<div class="tiles">\n{shown}\n</div>'
@@ -119,11 +118,11 @@ def _plots(run: RunPage) -> list[Plot]:
 
 
 def _task_plots(run: RunPage) -> list[Plot]:
-    """One plot for each task that was measured more than once, with all its metrics but errors of the mean."""
+    """Return one plot for each task that was measured more than once, with all its metrics but standard errors."""
     tasks: dict[str, list[PlotLayer]] = {}
     for name in _task_metrics(run):
         points = _points(run, name)
-        (task, _, metric) = name.partition("/")
+        task, _, metric = name.partition("/")
         if len(points) > 1 and "stderr" not in metric:
             layers = tasks.setdefault(task, [])
             layers += [PlotLayer(metric, points, kind, len(layers) // 2) for kind in ("line", "dots")]
@@ -131,7 +130,7 @@ def _task_plots(run: RunPage) -> list[Plot]:
 
 
 def _last_scores(run: RunPage) -> list[tuple[str, ...]]:
-    """The newest value of every metric of a task, and the step at which it was measured."""
+    """Return the newest value of each task's metrics, and the step at which it was measured."""
     rows: list[tuple[str, ...]] = [("metric", "value", "step")]
     for name in _task_metrics(run):
         step, value = _points(run, name)[-1]
@@ -141,7 +140,7 @@ def _last_scores(run: RunPage) -> list[tuple[str, ...]]:
 
 def _task_metrics(run: RunPage) -> list[str]:
     names = dict.fromkeys(name for record in run.metrics for name in record if name != "step")
-    return [name for name in names if not name.startswith(OWN_METRICS) and _points(run, name)]
+    return [name for name in names if not name.startswith(TRAINING_METRICS) and _points(run, name)]
 
 
 def _facts(run: RunPage) -> list[tuple[str, str]]:
@@ -161,12 +160,12 @@ def _facts(run: RunPage) -> list[tuple[str, str]]:
 
 
 def _points(run: RunPage, metric: str) -> list[XY]:
-    found = [(float(one["step"]), float(one[metric])) for one in run.metrics if one.get(metric) is not None]
-    return [point for point in found if math.isfinite(point[1])]
+    points = [(float(one["step"]), float(one[metric])) for one in run.metrics if one.get(metric) is not None]
+    return [point for point in points if math.isfinite(point[1])]
 
 
 def thinned(points: Sequence[XY]) -> list[XY]:
-    """At most POINTS points: the means of neighbours."""
+    """Return at most POINTS points: the means of neighbours."""
     size = math.ceil(len(points) / POINTS) or 1
     groups = [points[start : start + size] for start in range(0, len(points), size)]
     return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]

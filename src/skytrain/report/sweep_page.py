@@ -17,19 +17,19 @@ from .page import html_page, html_plots, html_section, html_table
 
 @dataclass(frozen=True)
 class SweepReport:
-    """Everything that the page shows."""
+    """The contents of the page."""
 
     name: str
     problem: Problem
     history: Sequence[Observation]
     conclusion: Conclusion
     others: Sequence[OtherAnswer]
-    fit: JointFit | None  # None where no trial has a loss
+    fit: JointFit | None  # None if no trial has a loss
     curves: Mapping[str, Sequence[Mapping[str, Any]]]  # metrics of each trial's run
 
 
 def sweep_plots(report: SweepReport) -> dict[str, str]:
-    """SVG by name: losses, rates, optima over size and horizon, spend, answers."""
+    """Return SVG by name: losses, rates, optima over size and horizon, spend, answers."""
     plots = {
         "training-loss": _training(report, "train/loss", "training loss"),
         "validation-loss": _training(report, "val/loss", "validation loss"),
@@ -44,7 +44,7 @@ def sweep_plots(report: SweepReport) -> dict[str, str]:
 
 
 def sweep_html(report: SweepReport) -> str:
-    """One page with the answer, the plots and the table of trials."""
+    """Return a page with the answer, the plots and the table of trials."""
     conclusion = report.conclusion
     answer = "<br>".join(escape(line) for line in conclusion.lines())
     warnings = "".join(f"<p><b>{escape(line)}</b></p>" for line in conclusion.warnings)
@@ -56,7 +56,7 @@ def sweep_html(report: SweepReport) -> str:
 
 
 def _training(report: SweepReport, metric: str, title: str) -> Plot:
-    """The curve of each trial over its steps, with its minimum marked."""
+    """Plot the curve of each trial over its steps, with its minimum marked."""
     layers = []
     marks = []
     for colour, (name, records) in enumerate(report.curves.items()):
@@ -69,7 +69,7 @@ def _training(report: SweepReport, metric: str, title: str) -> Plot:
 
 
 def _rates(report: SweepReport) -> Plot:
-    """The U of each rung with its fit; diverged rates are crosses at the top."""
+    """Plot loss over rate for each rung with its fit; diverged rates are crosses at the top."""
     layers: list[PlotLayer] = []
     names = list(dict.fromkeys(one.trial.rung for one in report.history))
     finite = [one.loss for one in report.history if one.finite]
@@ -98,7 +98,7 @@ def _rates(report: SweepReport) -> Plot:
 
 
 def _optima(report: SweepReport, axis: str) -> Plot:
-    """The rungs' optima, the projection to the target and its 80% interval."""
+    """Plot the rungs' optima, the projection to the target and its 80% interval."""
     curves = report.fit.curves if report.fit else ()
     points = [(float(getattr(curve.rung, axis)), curve.optimum) for curve in curves]
     bars = [
@@ -122,7 +122,7 @@ def _optima(report: SweepReport, axis: str) -> Plot:
 
 
 def _projection(report: SweepReport, axis: str) -> list[PlotLayer]:
-    """The law as fitted, along one axis from the smallest rung to the target, with a band of 80% of the refits."""
+    """Return the fitted law along one axis, from the smallest rung to the target, with a band of 80% of the refits."""
     if report.fit is None or not report.fit.curves:
         return []
     target = report.problem.target
@@ -163,7 +163,7 @@ def _spend(report: SweepReport) -> Plot:
 
 
 def _answers(report: SweepReport) -> Plot:
-    """What each strategy would have answered from the same trials."""
+    """Plot what each strategy would have answered from the same trials."""
     layers = [
         PlotLayer(one.strategy, [(one.answer.rate, float(number))], "dots", number)
         for number, one in enumerate(report.others, 1)

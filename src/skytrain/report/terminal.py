@@ -1,4 +1,4 @@
-"""Plots in plain text, drawn with braille characters: 2 x 4 dots in each."""
+"""Draws plots in plain text with braille characters, of 2 x 4 dots each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Point = tuple[int, float]
 
 
 def loss_curve(records: Iterable[Mapping[str, Any]], *, columns: int = 60, rows: int = 10) -> str:
-    """Training loss over steps as a line, and validation losses as `o`; empty where there are fewer than two points.
+    """Plot training loss over steps as a line, and validation losses as `o`; empty with fewer than two points.
 
     The line is the mean of the losses that share a column of dots.
     """
@@ -34,16 +34,12 @@ def loss_curve(records: Iterable[Mapping[str, Any]], *, columns: int = 60, rows:
     grid = _draw([(column, height(value, rows * 4)) for column, value in line], columns, rows)
     for step, value in validation:
         grid[height(value, rows)][min(columns - 1, (step - first) * columns // max(1, last - first))] = "o"
-    labels = {0: f"{high:.2f}", rows - 1: f"{low:.2f}"}
-    lines = [f"{labels.get(row, ''):>{LABEL_WIDTH}} │{''.join(cells).rstrip()}" for row, cells in enumerate(grid)]
-    axis = f"{'step':>{LABEL_WIDTH}} └{'─' * columns}"
-    ends = f"{'':{LABEL_WIDTH}}  {first:<{columns // 2}}{last:>{columns - columns // 2}}"
-    legend = f"{'':{LABEL_WIDTH}}  loss: training (line)" + (", validation (o)" if validation else "")
-    return "\n".join([legend, *lines, axis, ends])
+    title = "loss: training (line)" + (", validation (o)" if validation else "")
+    return _with_axes(grid, title, (f"{low:.2f}", f"{high:.2f}"), (first, last))
 
 
 def metric_curve(points: Sequence[Point], title: str, *, columns: int = 60, rows: int = 8) -> str:
-    """A metric over the steps at which it was measured."""
+    """Plot a metric over the steps at which it was measured."""
     points = sorted(points)
     values = [value for _, value in points]
     low = min(values)
@@ -57,11 +53,16 @@ def metric_curve(points: Sequence[Point], title: str, *, columns: int = 60, rows
         )
         for step, value in points
     ]
-    labels = {0: f"{high:.4f}", rows - 1: f"{low:.4f}"}
-    grid = enumerate(_draw(dots, columns, rows))
-    lines = [f"{labels.get(row, ''):>{LABEL_WIDTH}} │{''.join(cells).rstrip()}" for row, cells in grid]
+    return _with_axes(_draw(dots, columns, rows), title, (f"{low:.4f}", f"{high:.4f}"), (first, last))
+
+
+def _with_axes(grid: Sequence[Sequence[str]], title: str, values: tuple[str, str], steps: tuple[int, int]) -> str:
+    """Return the grid with a title, and with the lowest and highest value and step at its edges."""
+    columns = len(grid[0])
+    labels = {0: values[1], len(grid) - 1: values[0]}
+    lines = [f"{labels.get(row, ''):>{LABEL_WIDTH}} │{''.join(cells).rstrip()}" for row, cells in enumerate(grid)]
     axis = f"{'step':>{LABEL_WIDTH}} └{'─' * columns}"
-    ends = f"{'':{LABEL_WIDTH}}  {first:<{columns // 2}}{last:>{columns - columns // 2}}"
+    ends = f"{'':{LABEL_WIDTH}}  {steps[0]:<{columns // 2}}{steps[1]:>{columns - columns // 2}}"
     return "\n".join([f"{'':{LABEL_WIDTH}}  {title}", *lines, axis, ends])
 
 
@@ -72,14 +73,14 @@ def _points(records: Iterable[Mapping[str, Any]], name: str) -> list[Point]:
 def _column_means(points: Sequence[Point], columns: int) -> list[Point]:
     first = points[0][0]
     last = points[-1][0]
-    held: dict[int, list[float]] = {}
+    by_column: dict[int, list[float]] = {}
     for step, value in points:
-        held.setdefault((step - first) * (columns - 1) // max(1, last - first), []).append(value)
-    return [(column, sum(values) / len(values)) for column, values in sorted(held.items())]
+        by_column.setdefault((step - first) * (columns - 1) // max(1, last - first), []).append(value)
+    return [(column, sum(values) / len(values)) for column, values in sorted(by_column.items())]
 
 
 def _draw(dots: Sequence[tuple[int, int]], columns: int, rows: int) -> list[list[str]]:
-    """Draws straight lines between neighbouring dots."""
+    """Draw straight lines between neighbouring dots."""
     bits = [[0] * columns for _ in range(rows)]
     for (x0, y0), (x1, y1) in zip(dots, [*dots[1:], dots[-1]], strict=True):
         steps = max(abs(x1 - x0), abs(y1 - y0), 1)

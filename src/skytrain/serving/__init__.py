@@ -1,4 +1,4 @@
-"""Serving: an exported folder behind an OpenAI-compatible endpoint, started, watched and ended with vLLM. No torch."""
+"""Serves an exported folder behind an OpenAI-compatible endpoint: starts, watches and ends vLLM. It needs no torch."""
 
 from ..lazy import public_names
 

@@ -17,7 +17,7 @@ Connection = http.client.HTTPConnection
 
 
 class EndpointError(SkytrainError):
-    """A request that failed: with a status if the server answered, without one if nothing did."""
+    """A request failed: with a status if the server responded, without one if it did not."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -34,11 +34,11 @@ class StreamEvent:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a server is. The address may end in /v1 or not."""
+    """The address of a server, with or without /v1 at its end."""
 
     url: str
     api_key: str | None = None
-    timeout_seconds: float = 300.0  # between two parts of an answer
+    timeout_seconds: float = 300.0  # between two parts of a response
 
     @property
     def base(self) -> str:
@@ -46,19 +46,19 @@ class Endpoint:
         return url.rstrip("/").removesuffix("/v1")
 
     def models(self) -> list[dict[str, Any]]:
-        """The models that the server has."""
+        """Return the models that the server offers."""
         with closing(self._connect()) as connection:
             response = self._request(connection, "GET", "/v1/models", None)
             try:
-                found = [dict(each) for each in json.loads(response.read())["data"]]
-                if all("id" in each for each in found):
-                    return found
+                models = [dict(each) for each in json.loads(response.read())["data"]]
+                if all("id" in each for each in models):
+                    return models
                 raise KeyError("id")
             except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
                 raise EndpointError(f"{self.base} does not answer as an OpenAI-compatible endpoint") from None
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """One request and its whole answer."""
+        """Send one request and return its complete answer."""
         with closing(self._connect()) as connection:
             response = self._request(connection, "POST", path, body)
             try:
@@ -97,9 +97,9 @@ class Endpoint:
         try:
             parts = urlsplit(self.base)
         except ValueError as error:
-            raise EndpointError(f"{self.url!r} is no address of an endpoint: {error}") from None
+            raise EndpointError(f"{self.url!r} is not the address of an endpoint: {error}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise EndpointError(f"{self.url!r} is no address of an endpoint\n  for example: http://127.0.0.1:8000")
+            raise EndpointError(f"{self.url!r} is not the address of an endpoint\n  for example: http://127.0.0.1:8000")
         try:
             port = parts.port
         except ValueError as error:
@@ -143,9 +143,9 @@ def _refusal(base: str, response: http.client.HTTPResponse) -> tuple[str, int]:
 
 
 def _event(data: Any) -> StreamEvent:
-    """What one event says. Servers and proxies send more than the protocol has; ValueError says what was read."""
+    """Parse one event. Servers and proxies send more than the protocol defines; ValueError says what was read."""
     if not isinstance(data, dict):
-        raise ValueError(f"{data!r:.80} is no object")
+        raise ValueError(f"{data!r:.80} is not an object")
     if "error" in data:
         said = data["error"]
         message = said.get("message", said) if isinstance(said, dict) else said
@@ -155,13 +155,13 @@ def _event(data: Any) -> StreamEvent:
     first = choices[0] if isinstance(choices, list) else None
     delta = first.get("delta") or {} if isinstance(first, dict) else None
     if not isinstance(first, dict) or not isinstance(delta, dict):
-        raise ValueError(f"{choices!r:.80} are no choices")
+        raise ValueError(f"{choices!r:.80} is not a list of choices")
     if usage is not None and not isinstance(usage, dict):
-        raise ValueError(f"{usage!r:.80} is no usage")
+        raise ValueError(f"{usage!r:.80} is not a usage")
     text = first.get("text")
     if text is None:
         text = delta.get("content")
     if text is not None and not isinstance(text, str):
-        raise ValueError(f"{text!r:.80} is no text")
+        raise ValueError(f"{text!r:.80} is not text")
     counts = {name: count for name, count in usage.items() if isinstance(count, int)} if usage else None
     return StreamEvent(text or "", counts)

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, as nvidia-smi lists them: no torch is loaded."""
+"""The GPUs of this machine as nvidia-smi lists them, without loading torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUERY = [
 
 @dataclass(frozen=True)
 class LocalGpu:
-    """One GPU."""
+    """A GPU of this machine."""
 
     name: str
     memory_bytes: float
@@ -28,17 +28,19 @@ class LocalGpu:
 
 
 def find_gpus() -> list[LocalGpu]:
-    """Return the GPUs that this process may use; none on a machine without NVIDIA's driver."""
+    """Return the GPUs that this process may use, none on a machine without NVIDIA's driver."""
     visible = visible_gpus()
     if visible == [] or shutil.which("nvidia-smi") is None:
         return []
-    said = subprocess.run(QUERY, capture_output=True, text=True, timeout=SECONDS, check=False, env=child_environment())
-    if said.returncode:
+    listed = subprocess.run(
+        QUERY, capture_output=True, text=True, timeout=SECONDS, check=False, env=child_environment()
+    )
+    if listed.returncode:
         return []
-    found = []
-    for line in said.stdout.strip().splitlines():
-        index, uuid, name, total, used, capability = (word.strip() for word in line.split(","))
+    gpus = []
+    for line in listed.stdout.strip().splitlines():
+        index, uuid, name, total, used, capability = (field.strip() for field in line.split(","))
         if visible is None or index in visible or any(uuid.startswith(each) for each in visible if len(each) > 4):
             bf16 = int(capability.split(".")[0]) >= 8
-            found.append(LocalGpu(name, float(total) * MIB, float(used) * MIB, bf16))
-    return found
+            gpus.append(LocalGpu(name, float(total) * MIB, float(used) * MIB, bf16))
+    return gpus

