@@ -4,7 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest_plugins = ["tests.support.limits", "tests.support.signals", "tests.support.s3", "tests.support.cluster"]
+pytest_plugins = [
+    "tests.support.limits",
+    "tests.support.signals",
+    "tests.support.garbage",
+    "tests.support.s3",
+    "tests.support.cluster",
+]
 
 
 @pytest.fixture(autouse=True, scope="session")

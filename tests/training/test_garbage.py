@@ -9,6 +9,8 @@ import torch
 
 from skytrain.training.garbage import KeepGarbageOut
 
+pytestmark = pytest.mark.usefixtures("real_freezing")
+
 
 class Tiny(pl.LightningModule):
     def __init__(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -130,26 +132,38 @@ def _given(origins: Mapping[str, str]) -> frozenset[str]:
 
 def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -> tuple[DictConfig, dict[str, str]]:
     """Compose the YAML files, before the user's settings, and return the file that set each value."""
-    GlobalHydra.instance().clear()
     folders = [Path(folder).resolve() for folder in config_dirs]
     for folder in folders:
         if not folder.is_dir():
             raise SkytrainError(f"--config-dir {folder}: no such folder")
     folders += [here for here in (Path.cwd(),) if here not in folders]
+    lines = tuple(choice.input_line or "" for choice in choices)
+    own = tuple(folder for folder in folders if any((folder / group).is_dir() for group in GROUPS))
+    tree, origins = _read_files(lines, own) if own else _read_built_in_files(lines)
+    return copy.deepcopy(tree), dict(origins)
+
+
+@functools.cache
+def _read_built_in_files(lines: tuple[str, ...]) -> tuple[DictConfig, dict[str, str]]:
+    """Compose files that cannot change while the process lives: a sweep or a plan composes the same ones many times."""
+    return _read_files(lines, ())
+
+
+def _read_files(lines: tuple[str, ...], folders: tuple[Path, ...]) -> tuple[DictConfig, dict[str, str]]:
+    GlobalHydra.instance().clear()
     with initialize_config_module(GROUPS_MODULE, version_base="1.3"):
         loader: Any = GlobalHydra.instance().config_loader()
-        lines = [choice.input_line or "" for choice in choices]
         quoted = (str(folder).replace("'", "\\'") for folder in folders)
-        lines.append("hydra.searchpath=[" + ",".join(f"'file://{folder}'" for folder in quoted) + "]")
+        searchpath = "hydra.searchpath=[" + ",".join(f"'file://{folder}'" for folder in quoted) + "]"
         try:
             # As hydra.compose does, but each file is read once, and Hydra's own settings are left out.
-            parsed, repository = loader._parse_overrides_and_create_caching_repo("config", lines)
+            parsed, repository = loader._parse_overrides_and_create_caching_repo("config", [*lines, searchpath])
             listed = create_defaults_list(repository, "config", parsed, prepend_hydra=False, skip_missing=False)
             tree = loader._compose_config_from_defaults_list(defaults=listed.defaults, repo=repository)
         except HydraException as error:
-            raise _bad_choice(loader, choices, error, folders) from None
+            raise _bad_choice(loader, parse_overrides(lines), error, folders) from None
         except ValueError as error:  # Hydra rejects a group choice that is not a name
-            raise SkytrainError(f"{' '.join(lines[:-1])}: {error}") from None
+            raise SkytrainError(f"{' '.join(lines)}: {error}") from None
         except (OmegaConfBaseException, YAMLError) as error:
             raise SkytrainError(f"a configuration file cannot be read: {' '.join(str(error).split())}") from None
         # Hydra does not record which file set a value, so load the files one by one, in order.
@@ -181,7 +195,7 @@ def _name(repository: Any, config_path: str) -> str:
     return f"{config_path}.yaml"
 
 
-def _bad_choice(loader: Any, choices: list[Override], error: Exception, folders: list[Path]) -> SkytrainError:
+def _bad_choice(loader: Any, choices: list[Override], error: Exception, folders: Sequence[Path]) -> SkytrainError:
     for choice in choices:
         group = choice.key_or_group
         word = str(choice.value())
