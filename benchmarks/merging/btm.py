@@ -130,7 +130,7 @@ def losses(composed: Callable[[list[str]], Composed], domains: DomainsFile, run:
     limit = token_limit(HELD_OUT)
     return {
         name: evaluate_loss(
-            placed.model, open_held_out(composed(domains.words(name)).config, store, model, "validation", limit)
+            placed.model, open_held_out(composed(domains.overrides(name)).config, store, model, "validation", limit)
         ).loss
         for name in domains.experts
     }
