@@ -18,7 +18,7 @@ from skytrain.config import Interval, SkytrainError
 from skytrain.config.composition import compose
 from skytrain.config.units import parse_interval
 from skytrain.jobs import Ranks
-from skytrain.planning import Budget, Spending
+from skytrain.planning import Budget, Spending, young_daly_seconds
 from skytrain.runs import claim_attempt, record_resume, write_outcome
 from skytrain.storage import AccessDenied, StoreError, StoreUnreachable, open_store
 from skytrain.storage.folder import FolderStore
@@ -28,7 +28,6 @@ from skytrain.training.checkpointing import (
     SavePolicy,
     check_lineage,
     seconds_between_interruptions,
-    young_daly_seconds,
 )
 from skytrain.training.factory import make_trainer, outline
 from skytrain.training.random_state import RandomState, random_state, restore_random_state

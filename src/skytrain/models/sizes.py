@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from ..config import DecoderConfig, SkytrainError, build, nearest
-from ..planning import decoder_flops_per_token, decoder_size
+from ..planning import ADAMW, decoder_flops_per_token, decoder_size, train_bytes_per_parameter
 
 GPT2_VOCABULARY = 50257  # for files that take the tokenizer's vocabulary, whatever it is
 
@@ -59,7 +59,7 @@ def describe_sizes(wanted: Sequence[str], sequence_length: int, vocab_size: int 
             vocab_size=config.vocab_size,
             parameters=decoder_size(config).parameters,
             flops_per_token=decoder_flops_per_token(config, min(sequence_length, config.max_length)),
-            state_bytes=16 * decoder_size(config).parameters,
+            state_bytes=round(train_bytes_per_parameter(config, ADAMW) * decoder_size(config).parameters),
             max_length=config.max_length,
         )
         for config in configs

@@ -9,13 +9,12 @@ from typing import Any
 
 from ..aws import RUN, AwsSession, Call, CloudError
 from ..config import Config, format_bytes, format_seconds, plural
+from ..planning import S3_USD_PER_1000_WRITES, S3_USD_PER_GB_MONTH
 from ..runs import Count, HostSpends, last_records, load_run
 from ..storage import Store, open_store
 from ..targets import JobCost, emr_costs, emr_launches
 
 # us-east-2. Rank 0 writes spend, metrics and log and lists the attempts every five seconds, and reads one small object.
-S3_USD_PER_GB_MONTH = 0.023
-USD_PER_WRITE = 0.005 / 1000
 USD_PER_READ = 0.0004 / 1000
 WRITES_PER_HOUR = 4 * 720
 READS_PER_HOUR = 720
@@ -84,7 +83,7 @@ def costs(config: Config, run: str, session: AwsSession | None) -> RunCosts:
         metered=any(machine.usd for machine in machines),
         stored_bytes=stored,
         storage_usd_per_month=S3_USD_PER_GB_MONTH * stored / 1e9 if remote else 0.0,
-        requests_usd=hours * (WRITES_PER_HOUR * USD_PER_WRITE + READS_PER_HOUR * USD_PER_READ) if remote else 0.0,
+        requests_usd=hours * (WRITES_PER_HOUR * S3_USD_PER_1000_WRITES / 1000 + READS_PER_HOUR * USD_PER_READ) if remote else 0.0,
         bill=None if session is None else read_bill(session, run, began_at),
         jobs=() if session is None else tuple(emr_costs(session, launches, datetime.now(UTC))),
         unread_jobs=len(launches) if session is None else 0,

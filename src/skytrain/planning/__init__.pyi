@@ -1,4 +1,4 @@
-from .budget import Budget as Budget, Spending as Spending
+from .budget import Budget as Budget, Spending as Spending, seconds_ahead as seconds_ahead
 from .catalog import (
     REGIONS as REGIONS,
     Catalog as Catalog,
@@ -34,8 +34,11 @@ from .corpus_costs import (
 from .costs import (
     BOOT_SECONDS as BOOT_SECONDS,
     EVALUATION_COST as EVALUATION_COST,
+    S3_USD_PER_1000_WRITES as S3_USD_PER_1000_WRITES,
+    S3_USD_PER_GB_MONTH as S3_USD_PER_GB_MONTH,
     task_tokens as task_tokens,
     work_of as work_of,
+    young_daly_seconds as young_daly_seconds,
 )
 from .cpu_ranking import CpuMachine as CpuMachine, cpu_table as cpu_table, rank_cpu_machines as rank_cpu_machines
 from .experiments import (
@@ -60,11 +63,15 @@ from .measurements import (
     warm_worst as warm_worst,
 )
 from .memory import (
+    ADAMW as ADAMW,
     DRIVER_FRACTION as DRIVER_FRACTION,
     MIB as MIB,
     Memory as Memory,
     TrainingJob as TrainingJob,
+    planned_precision as planned_precision,
     rank_memory as rank_memory,
+    saved_weight_bytes as saved_weight_bytes,
+    train_bytes_per_parameter as train_bytes_per_parameter,
     usable_bytes as usable_bytes,
 )
 from .mesh import (

@@ -16,6 +16,14 @@ KILL_FACTOR = 2.0  # times the p90 duration: late enough for a slow run
 KILL_EXTRA_SECONDS = 3600.0
 
 
+def seconds_ahead(step_seconds: float, save_seconds: float, seconds: float = 0.0, steps: float = 0.0) -> float:
+    """Return the time that a budget keeps free for one more step and its save, and an evaluation before them.
+
+    The evaluation takes `seconds`, or as long as `steps` of training where that is not known.
+    """
+    return SPARE_TIME * ((1 + steps) * step_seconds + save_seconds + seconds)
+
+
 @dataclass(frozen=True)
 class Spending:
     """The cost of a run at one moment, and how it grows."""
@@ -75,7 +83,7 @@ class Budget:
 
         The evaluation takes `seconds`, or as long as `steps` of training where that is not known.
         """
-        ahead = SPARE_TIME * ((1 + steps) * step_seconds + spending.save_seconds + seconds)
+        ahead = seconds_ahead(step_seconds, spending.save_seconds, seconds, steps)
         return not self._exceeds(spending, ahead + self.margin_seconds)
 
     def will_overrun(self, spending: Spending, seconds_left: float) -> bool:

@@ -14,8 +14,8 @@ import numpy as np
 
 from ..config import Config, DecoderConfig, EvaluationConfig, Interval, find_tasks, total_steps
 from .catalog import InstanceType, Price
-from .flops import decoder_size
 from .measurements import SIGMA
+from .memory import checkpoint_bytes, planned_precision
 from .throughput import Source
 
 SAMPLES = 1000  # quasi-random draws, the same for every offer, so that differences are not random
@@ -93,7 +93,7 @@ def work_of(config: Config, steps: int | None = None) -> RunWork:
         tokens=tokens,
         data_bytes=data_bytes,
         local_data_bytes=data_bytes if config.loader.shuffle == "global" else 0.0,
-        checkpoint_bytes=12.0 * decoder_size(model).parameters,  # weights and two moments in float32
+        checkpoint_bytes=checkpoint_bytes(model, config.optimizer.facts, planned_precision(trainer.precision)),
         checkpoint_every=trainer.checkpoint_every,
         interrupted_seconds=trainer.interrupted_every,
         kept_checkpoints=trainer.keep_checkpoints
@@ -184,9 +184,13 @@ def _interval_seconds(work: RunWork, step: Any, save_seconds: float) -> Any:
         return None
     if every.steps is not None:
         return every.steps * step
-    # `auto` is the interval with the least expected loss (Young 1974, Daly 2006), as in training; at least one step.
-    young_daly = max(save_seconds, math.sqrt(2 * save_seconds * work.interrupted_seconds))
-    return np.maximum(step, young_daly if every.seconds is None else every.seconds)
+    automatic = young_daly_seconds(save_seconds, work.interrupted_seconds)
+    return np.maximum(step, automatic if every.seconds is None else every.seconds)
+
+
+def young_daly_seconds(save_seconds: float, seconds_between_interruptions: float) -> float:
+    """Return the interval between saves that loses least time to saves and to repeated work (Young 1974, Daly 2006)."""
+    return max(save_seconds, math.sqrt(2 * save_seconds * seconds_between_interruptions))
 
 
 def _span(bounds: tuple[float, float], uniform: Any) -> Any:

@@ -10,10 +10,12 @@ from ..config import DecoderConfig
 
 @dataclass(frozen=True)
 class DecoderSize:
-    """Parameter counts without vocabulary padding, which is neither trained nor exported."""
+    """Parameter counts of a decoder."""
 
-    parameters: int
+    parameters: int  # without vocabulary padding, which is neither trained nor exported
     matmul_parameters: int  # weights of matrix products: a tied head counts, look-up tables, gains and biases do not
+    block_matrices: int  # those of them that are in the blocks
+    padded_parameters: int  # as memory and checkpoints hold them, with vocabulary padding
 
 
 def decoder_size(config: DecoderConfig) -> DecoderSize:
@@ -38,10 +40,13 @@ def decoder_size(config: DecoderConfig) -> DecoderSize:
 
     vocabulary = config.vocab_size * width
     positions = config.max_length * width if config.positions == "learned" else 0
-    tables = vocabulary * (1 if config.tied_head else 2) + positions
+    copies = 1 if config.tied_head else 2
+    parameters = config.layers * (matrices + vectors) + vocabulary * copies + positions + norm
     return DecoderSize(
-        parameters=config.layers * (matrices + vectors) + tables + norm,
+        parameters=parameters,
         matmul_parameters=config.layers * matrices + vocabulary,
+        block_matrices=config.layers * matrices,
+        padded_parameters=parameters + (config.padded_vocab - config.vocab_size) * width * copies,
     )
 
 

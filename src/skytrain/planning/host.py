@@ -6,7 +6,7 @@ from ..config import format_bytes
 from .communication import Node
 from .costs import RunWork
 from .flops import decoder_size
-from .memory import TrainingJob, optimizer_state_bytes
+from .memory import TrainingJob, checkpoint_bytes, train_bytes_per_parameter
 from .mesh import Mesh
 
 PROCESS_BYTES = 4e9  # per process: interpreter, torch, CUDA, loader; assumed
@@ -22,14 +22,14 @@ def host_bytes(job: TrainingJob, mesh: Mesh, node: Node) -> float:
     elif mesh.deepspeed:  # DeepSpeed writes checkpoints directly from the state
         held = 0.0
     else:  # a checkpoint is copied to the host and written while training continues
-        held = (4 + optimizer_state_bytes(job)) * parameters
+        held = checkpoint_bytes(job.model, job.optimizer, job.precision) * node_share(mesh, node)
     return processes + held
 
 
 def offloaded_bytes(job: TrainingJob, mesh: Mesh) -> float:
     """Return bytes per parameter: float32 weights, gradients, optimizer state; DeepSpeed stage 3 adds bf16 weights."""
     narrow = 2 if mesh.deepspeed and mesh.zero == 3 and job.precision != "32-true" else 0
-    return 4 + 4 + optimizer_state_bytes(job) + narrow
+    return train_bytes_per_parameter(job.model, job.optimizer) + narrow
 
 
 def node_share(mesh: Mesh, node: Node) -> float:

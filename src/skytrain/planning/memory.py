@@ -225,14 +225,37 @@ class RankState:
     step: float
 
 
-def optimizer_state_bytes(job: TrainingJob) -> float:
-    """Bytes of optimizer state per parameter, averaged over all parameters."""
-    facts = job.optimizer
-    if facts.matrix_state_bytes is None:
-        return facts.state_bytes
-    size = decoder_size(job.model)
-    matrices = (size.matmul_parameters - job.model.vocab_size * job.model.width) / size.parameters
-    return facts.state_bytes - (facts.state_bytes - facts.matrix_state_bytes) * matrices
+def optimizer_state_bytes(model: DecoderConfig, optimizer: OptimizerFacts) -> float:
+    """Return the bytes of optimizer state per parameter, averaged over all parameters with their padding."""
+    if optimizer.matrix_state_bytes is None:
+        return optimizer.state_bytes
+    size = decoder_size(model)
+    saved = optimizer.state_bytes - optimizer.matrix_state_bytes
+    return optimizer.state_bytes - saved * size.block_matrices / size.padded_parameters
+
+
+def train_bytes_per_parameter(model: DecoderConfig, optimizer: OptimizerFacts) -> float:
+    """Return the bytes of a parameter in training: itself and its gradient in float32, and its optimizer state."""
+    return 4 + 4 + optimizer_state_bytes(model, optimizer)
+
+
+def saved_weight_bytes(precision: Precision) -> int:
+    """Return the bytes of a weight in a checkpoint: of bfloat16 weights, also of the float32 copy that is updated."""
+    return 2 + 4 if precision == "bf16-true" else 4
+
+
+def checkpoint_bytes(model: DecoderConfig, optimizer: OptimizerFacts, precision: Precision) -> float:
+    """Return the bytes of a checkpoint: weights and optimizer state.
+
+    Counters of the optimizer and random states, some kilobytes for each rank, are not counted.
+    """
+    per_parameter = saved_weight_bytes(precision) + optimizer_state_bytes(model, optimizer)
+    return per_parameter * decoder_size(model).padded_parameters
+
+
+def planned_precision(precision: Precision | Literal["auto"]) -> Precision:
+    """Return what `auto` becomes on every GPU of the table."""
+    return "bf16-mixed" if precision == "auto" else precision
 
 
 def training_state(job: TrainingJob, mesh: Mesh, held: float) -> RankState:
@@ -242,7 +265,11 @@ def training_state(job: TrainingJob, mesh: Mesh, held: float) -> RankState:
     ranks = mesh.sharing
     narrow = job.precision == "bf16-true" or (mesh.deepspeed and job.precision != "32-true")
     # DeepSpeed keeps a float32 copy of its part whatever the weights are, and adds gradients up in float32.
-    state = 0.0 if mesh.offload else optimizer_state_bytes(job) + (4 if narrow or mesh.deepspeed else 0)
+    state = (
+        0.0
+        if mesh.offload
+        else optimizer_state_bytes(job.model, job.optimizer) + (4 if narrow or mesh.deepspeed else 0)
+    )
     # Gradients in float32 for the copies, or the temporaries of an optimizer that is not one fused kernel.
     unfused = job.precision == "16-mixed" or not job.optimizer.fused
     return RankState(
@@ -304,9 +331,8 @@ def rank_memory(job: TrainingJob, mesh: Mesh) -> Memory:
     size = decoder_size(job.model)
     width = job.model.width
     table = job.model.padded_vocab * width / mesh.tensor  # the embedding, and the head where it is not tied
-    padding = (job.model.padded_vocab - job.model.vocab_size) * width * (1 if job.model.tied_head else 2)
-    held = (size.parameters + padding) / mesh.tensor / mesh.pipeline
-    block_weights = (size.matmul_parameters - job.model.vocab_size * width) / job.model.layers / mesh.tensor
+    held = size.padded_parameters / mesh.tensor / mesh.pipeline
+    block_weights = size.block_matrices / job.model.layers / mesh.tensor
     state = training_state(job, mesh, held)
     buffers = rank_buffers(job, mesh, held, table, block_weights)
     gradients = state.gradients

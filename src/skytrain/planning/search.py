@@ -12,11 +12,10 @@ from .communication import Node
 from .flops import decoder_size
 from .host import host_problem
 from .measurements import Measurement, Prediction, is_of_gpu, predict
-from .memory import Memory, TrainingJob, path_of, rank_memory, usable_bytes
+from .memory import Memory, TrainingJob, path_of, rank_memory, train_bytes_per_parameter, usable_bytes
 from .mesh import CHUNKS, Mesh
 from .throughput import tokens_per_step
 
-STATE_BYTES = 16  # of a parameter: itself, its gradient and AdamW's two moments in float32
 SMALL = 4  # times its state is less than a GPU's memory
 TIGHT = 0.92  # of the memory: beyond it a layout has to be worth the risk of running out
 MOST_NODES_A_GROUP = 8  # that share one copy where there are several: beyond it, all of them may as well
@@ -102,7 +101,8 @@ def best_placement(
     if fixed.mesh:
         return search.fastest([fixed.mesh])
     every = list(meshes(job, machines.gpus, machines.node.gpus))
-    if SMALL * STATE_BYTES * decoder_size(job.model).parameters < usable_bytes(machines.gpu_memory_mib):
+    state = train_bytes_per_parameter(job.model, job.optimizer) * decoder_size(job.model).parameters
+    if SMALL * state < usable_bytes(machines.gpu_memory_mib):
         # Splitting layers costs traffic in each layer, which is pointless for a model that easily fits on one GPU.
         whole = [one for one in every if one.tensor == one.pipeline == one.context == 1]
         found = search.fastest(whole)

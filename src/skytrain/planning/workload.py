@@ -16,7 +16,7 @@ from ..config import (
 )
 from .costs import RunWork, work_of
 from .measurements import Measurement
-from .memory import TrainingJob
+from .memory import TrainingJob, planned_precision
 from .search import Fixed, Placement
 
 
@@ -92,9 +92,7 @@ def job_of(config: Config) -> TrainingJob:
         model=model,
         sequence_length=trainer.sequence_length,
         micro_batch=trainer.micro_batch or 1,
-        precision="bf16-mixed"
-        if trainer.precision == "auto"
-        else trainer.precision,  # as every GPU of the table has it
+        precision=planned_precision(trainer.precision),
         optimizer=config.optimizer.facts,
         compiled=trainer.compile,
         fused=trainer.fused != "off" and fused_settings_problem(config) is None and fused_model_problem(model) is None,

@@ -35,7 +35,7 @@ from ..config import (
 )
 from ..jobs import Ranks
 from ..parallel import StateByName, dump_checkpoint
-from ..planning import Budget
+from ..planning import Budget, young_daly_seconds
 from ..runs import attempt_numbers, read_attempt, read_outcome
 from ..storage import AccessDenied, Patience, Retry, Store, StoreError, StoreUnreachable
 from .callbacks import AtStep, is_last
@@ -76,11 +76,6 @@ def seconds_between_interruptions(store: Store, run: str) -> float | None:
     first, last = (datetime.fromisoformat(read_attempt(store, run, n)["started_at"]) for n in (former[0], former[-1]))
     seconds = (last - first).total_seconds()
     return seconds / len(lost) if seconds > 0 else None  # the clocks of two machines may disagree
-
-
-def young_daly_seconds(save_seconds: float, seconds_between_interruptions: float) -> float:
-    """The interval that loses least time to saves and to repeated work (Young 1974, Daly 2006)."""
-    return max(save_seconds, math.sqrt(2 * save_seconds * seconds_between_interruptions))
 
 
 class Checkpoints(AtStep):

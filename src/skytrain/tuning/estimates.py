@@ -8,14 +8,19 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..config import Config, Interval, total_steps
-from ..planning import EVALUATION_COST, task_tokens, warm_worst
+from ..planning import (
+    EVALUATION_COST,
+    planned_precision,
+    saved_weight_bytes,
+    seconds_ahead,
+    task_tokens,
+    warm_worst,
+)
 from .ledger import HourlyPrice
 
 SAVE_BYTES_PER_SECOND = 100e6  # a slow disk or a shared network
-STATE_BYTES = 16  # of a parameter and its optimizer state in a checkpoint, at most
 EVALUATION_SLACK = 2.0  # validation starts cold, and its loader is made anew
 LEAST_START_SECONDS = 2.0
-AHEAD = 1.5  # of a step, a save and a first validation, that a run's budget looks ahead before each of them
 
 
 @dataclass(frozen=True)
@@ -52,13 +57,12 @@ class StepEstimate:
         batches = math.ceil(trainer.validate_tokens / trainer.batch_tokens)
         tasks = task_tokens(config.evaluation, steps) / trainer.batch_tokens * self.step_seconds * EVALUATION_COST
         evaluating = evaluations * (batches * self.step_seconds * EVALUATION_COST + 0.2) + tasks
-        return training, evaluating, _save_seconds(parameters) * (2 + _saves(config, steps, training))
+        return training, evaluating, _save_seconds(config, parameters) * (2 + _saves(config, steps, training))
 
     def ending_seconds(self, config: Config, parameters: float) -> float:
-        """What a run's own budget keeps back: without so much more it would leave out its last validation."""
-        trainer = config.trainer
-        steps = 1 + trainer.validate_tokens / trainer.batch_tokens
-        return AHEAD * (steps * self.step_seconds + _save_seconds(parameters))
+        """Return what a run's own budget keeps back: without so much more it would leave out its last validation."""
+        validation_steps = config.trainer.validate_tokens / config.trainer.batch_tokens
+        return seconds_ahead(self.step_seconds, _save_seconds(config, parameters), steps=validation_steps)
 
     def usd(self, config: Config, parameters: float, price: HourlyPrice) -> float:
         return price.usd(self.seconds(config, parameters))
@@ -71,8 +75,10 @@ class StepEstimate:
         return asdict(self)
 
 
-def _save_seconds(parameters: float) -> float:
-    return 0.5 + parameters * STATE_BYTES / SAVE_BYTES_PER_SECOND
+def _save_seconds(config: Config, parameters: float) -> float:
+    """Return the seconds of a save; of a plugged-in model only the number of parameters is known."""
+    weight = saved_weight_bytes(planned_precision(config.trainer.precision))
+    return 0.5 + parameters * (weight + config.optimizer.facts.state_bytes) / SAVE_BYTES_PER_SECOND
 
 
 def _saves(config: Config, steps: int, training_seconds: float) -> int:
