@@ -108,3 +108,18 @@ def test_an_old_record_keeps_its_meaning_whatever_the_files_say_today():
     assert "tune" not in upgraded and "pre_norms" not in old["model"]
     assert upgrade(Config, today) == today
     assert upgrade(DecoderConfig, old["model"]) == upgraded["model"]
+
+
+def test_a_former_name_of_a_setting_is_still_read_and_one_line_says_so(caplog, account):
+    for choice in ("cloud=eks", "cloud=none"):
+        caplog.clear()
+        assert compose([choice, "cloud.kind=trainjob"]).config.cloud.eks.job_kind == "trainjob"
+        assert caplog.messages == [
+            "cloud.kind (from command line) is now called cloud.eks.job_kind; the old name is still read"
+        ]
+    record = plain(compose(["cloud=eks"]).config)
+    del record["cloud"]["eks"]["job_kind"]
+    assert upgrade(Config, record)["cloud"]["eks"]["job_kind"] == "job"
+    record["cloud"]["kind"] = "trainjob"
+    upgraded = upgrade(Config, record)
+    assert upgraded["cloud"]["eks"]["job_kind"] == "trainjob" and "kind" not in upgraded["cloud"]

@@ -34,8 +34,8 @@ PLANS: dict[str, tuple[PodSize, dict[str, Any]]] = {
 
 
 def job_of(size: PodSize, kind: str = "job", files: dict[str, str] = FILES, **settings: Any) -> EksJobSpec:
-    eks = replace(CLOUD_DEFAULTS.eks, **{"image": IMAGE, "cluster": "training", **settings})
-    cloud: Any = replace(account(), eks=eks, kind=kind)
+    eks = replace(CLOUD_DEFAULTS.eks, **{"image": IMAGE, "cluster": "training", "job_kind": kind, **settings})
+    cloud = replace(account(), eks=eks)
     words = ("node", "recipe=gpt2-124m-pile", "cloud=eks", "run=gpt2", "--nodes", str(size.nodes), "--launch", "00001")
     return EksJobSpec(
         run="gpt2",
@@ -57,7 +57,7 @@ def job_named(name: str) -> EksJobSpec:
 
 
 def pod_of(job: EksJobSpec) -> dict[str, Any]:
-    spec = job.objects()[-1]["spec"] if job.cloud.kind == "job" else {}
+    spec = job.objects()[-1]["spec"] if job.cloud.eks.job_kind == "job" else {}
     return dict(spec["template"]["spec"])
 
 

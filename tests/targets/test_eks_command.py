@@ -283,7 +283,7 @@ def test_a_run_that_waits_is_stopped_by_deleting_its_job(typed: TypedEks, capsys
 def test_a_train_job_brings_its_runtime_and_both_are_removed(
     typed: TypedEks, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert typed.launch("--yes", "cloud.kind=trainjob") == 0
+    assert typed.launch("--yes", "cloud.eks.job_kind=trainjob") == 0
     cluster = typed.cluster
     assert [key[0] for key in sorted(cluster.objects)] == ["configmaps", "trainingruntimes", "trainjobs"]
     assert typed.verb("status") == 0
@@ -295,8 +295,8 @@ def test_a_train_job_brings_its_runtime_and_both_are_removed(
 def test_a_run_that_trains_as_a_train_job_is_not_launched_again_as_a_job(
     typed: TypedEks, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = job_of(offer_size(offer("g5.12xlarge", 2)))
-    made = replace(made, run="gpt2-typed", project="demo", cloud=replace(made.cloud, kind="trainjob"))
+    made = job_of(offer_size(offer("g5.12xlarge", 2)), "trainjob")
+    made = replace(made, run="gpt2-typed", project="demo")
     typed.put(made.objects())
     assert typed.launch("--yes") == 2
     assert f"the cluster has a job {JOB}" in capsys.readouterr().err and not typed.cluster.all("jobs")
@@ -307,11 +307,11 @@ def test_a_run_that_trains_as_a_train_job_is_not_launched_again_as_a_job(
 def test_a_launch_that_fails_never_deletes_the_job_of_another_project(
     typed: TypedEks, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = job_of(offer_size(offer("g5.12xlarge", 2)))
-    made = replace(made, run="gpt2-typed", project="other", cloud=replace(made.cloud, kind="trainjob"))
+    made = job_of(offer_size(offer("g5.12xlarge", 2)), "trainjob")
+    made = replace(made, run="gpt2-typed", project="other")
     typed.put(made.objects())
     theirs = dict(typed.cluster.objects)
-    assert typed.launch("--yes", "cloud.kind=trainjob") == 2
+    assert typed.launch("--yes", "cloud.eks.job_kind=trainjob") == 2
     assert "already exists" in capsys.readouterr().err
     assert typed.cluster.objects == theirs and launches_of(typed.store, "gpt2-typed")[0].failed
 

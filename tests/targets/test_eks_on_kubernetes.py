@@ -269,7 +269,7 @@ def test_a_namespace_that_is_missing_and_one_that_is_not_theirs(
 
 
 def test_a_train_job_and_its_runtime_are_kept_and_removed(typed: RealEks, capsys: pytest.CaptureFixture[str]) -> None:
-    assert typed.launch("--yes", "cloud.kind=trainjob") == 0
+    assert typed.launch("--yes", "cloud.eks.job_kind=trainjob") == 0
     place = f"/apis/trainer.kubeflow.org/v1alpha1/namespaces/{NAMESPACE}"
     job = typed.plane.request("GET", f"{place}/trainjobs/{JOB}").body
     runtime = typed.plane.request("GET", f"{place}/trainingruntimes/{JOB}").body

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ from .group_files import GROUPS_MODULE, with_left_out
 from .overrides import parse_overrides
 from .schema import Config, flatten
 from .typed import build, is_text
+from .upgrades import RENAMED
+
+log = logging.getLogger(__name__)
 
 GROUPS = (
     "recipe",
@@ -104,6 +108,7 @@ def compose(
     tree, origins = _compose_files(choices, config_dirs)
     for override in settings:
         _apply(tree, origins, override)
+    _rename(tree, origins)
     for key in _replaced({override.key_or_group: override.value() for override in settings}):
         OmegaConf.update(tree, key, None)
         origins[key] = COMMAND_LINE
@@ -225,7 +230,7 @@ def _bad_choice(loader: Any, choices: list[Override], error: Exception, folders:
 def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> None:
     key = override.key_or_group
     value = _value(override)
-    if not _known(tree, key):
+    if not _known(tree, key) and key not in RENAMED:
         leaves = list(flatten(OmegaConf.to_container(tree, resolve=False)))
         groups = [name for name in tree if isinstance(name, str)]
         same_name = [leaf for leaf in leaves if leaf.rpartition(".")[2] == key.rpartition(".")[2]]
@@ -245,6 +250,17 @@ def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> Non
         )
     OmegaConf.update(tree, key, value, merge=isinstance(value, dict))
     _set_origin(origins, key, value, COMMAND_LINE)
+
+
+def _rename(tree: DictConfig, origins: dict[str, str]) -> None:
+    """Move settings that a file or the command line has under a former name, and say so."""
+    for old, new in RENAMED.items():
+        group, _, name = old.rpartition(".")
+        holder = OmegaConf.select(tree, group)
+        if holder is not None and name in holder:
+            OmegaConf.update(tree, new, holder.pop(name), force_add=True)
+            origins[new] = origins.pop(old)
+            log.warning("%s (from %s) is now called %s; the old name is still read", old, origins[new], new)
 
 
 def _value(override: Override) -> Any:

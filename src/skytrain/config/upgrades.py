@@ -8,6 +8,7 @@ as they are. A whole group that a record lacks stays absent: no reader of old re
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from .schema import (
     CloudConfig,
     Config,
     DecoderConfig,
+    EksConfig,
     RolesConfig,
     ServeConfig,
     TrainerConfig,
@@ -40,15 +42,17 @@ BEFORE: Mapping[type, Mapping[str, Any]] = {
         "cloudwatch": False,
         "emr_service_group": None,
         "emr_security": None,
-        "kind": "job",
         "prepare_profile": None,
         "serve_profile": None,
         "reservation": None,
     },
+    EksConfig: {"job_kind": "job"},
     RolesConfig: {"prepare": None, "emr_service": None},
     TuneConfig: {"axes": None, "trunk": False, "parallel": 1, "host": None, "machines": 1},
     ServeConfig: {"source": None, "name": None, "key_parameter": None},
 }
+
+RENAMED = {"cloud.kind": "cloud.eks.job_kind"}  # settings by their former names, which are still read
 
 
 def upgrade(schema: Any, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,4 +60,23 @@ def upgrade(schema: Any, record: Mapping[str, Any]) -> dict[str, Any]:
 
     `schema` is what they are settings of: the whole `Config`, or one of its groups.
     """
-    return fill(schema, record, lambda group, name, key: BEFORE.get(group, {}).get(name, dataclasses.MISSING))
+    renamed = _renamed(record) if schema is Config else record
+    return fill(schema, renamed, lambda group, name, key: BEFORE.get(group, {}).get(name, dataclasses.MISSING))
+
+
+def _renamed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record with the settings under their names of today; a group that it lacks is not made for one."""
+    values = copy.deepcopy(dict(record))
+    for old, new in RENAMED.items():
+        *path, name = old.split(".")
+        *new_path, new_name = new.split(".")
+        holder, new_holder = _group(values, path), _group(values, new_path)
+        if name in holder:
+            new_holder.setdefault(new_name, holder.pop(name))
+    return values
+
+
+def _group(values: Any, path: list[str]) -> Any:
+    for name in path:
+        values = values.get(name, {})
+    return values

@@ -1,7 +1,6 @@
 """Character tables and packed texts, shared by the compiled rules.
 
-The rules in this package are also meant to run inside Spark on an older Python, so these modules import
-nothing but numpy and numba and use no syntax newer than Python 3.9.
+The rules also run on Spark, whose executors have little installed: these modules import only numpy and numba.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def clean(texts: list[str], urls: Reasons, data: Any, decontaminator: Any = None
         after, failed = rule.apply(RuleBatch(before, alive, [urls[i] for i in alive], data, decontaminator, memory))
         if rule.changes_texts and memory.get("scan") is scan:
             memory.pop("scan", None)  # it was computed from the unchanged texts
-        for i, old, new, reason in zip(alive, before, after, failed):  # noqa: B905
+        for i, old, new, reason in zip(alive, before, after, failed, strict=True):
             if new is not old:
                 texts[i], sizes[i] = new, utf8_size(new)
             if reason is not None:

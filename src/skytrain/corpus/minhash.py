@@ -48,7 +48,7 @@ def shingle_sets(texts: list[str]) -> list[np.ndarray]:
         hashes = np.empty(len(codes), np.uint64)
         ends = np.empty(len(places), np.int64)
         _shingle_sets(codes, starts, flags, lower, hashes, ends)
-        for place, found in zip(places, np.split(hashes[: ends[-1]], ends[:-1])):  # noqa: B905 - Python 3.9 on Spark
+        for place, found in zip(places, np.split(hashes[: ends[-1]], ends[:-1]), strict=True):
             sets[place] = found
     return sets
 

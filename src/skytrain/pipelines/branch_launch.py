@@ -11,7 +11,7 @@ from pathlib import Path
 from ..aws import AwsSession
 from ..config import Composed, SkytrainError, total_steps
 from ..merging import DomainsFile
-from ..planning import Plan, PlannedOffer, PlanRequest, leaves_mesh_open
+from ..planning import Budget, Plan, PlannedOffer, PlanRequest, leaves_mesh_open
 from ..runs import LaunchRecord, Reporter, launches_of
 from ..storage import Store
 from ..targets import PlannedJob, Trials, ask_account, live_launch, plan_run
@@ -105,9 +105,7 @@ def _launch(
 
 def _limited(offer: PlannedOffer, share_usd: float | None, count: int) -> PlannedOffer:
     quota = replace(offer.quota, vcpus=offer.quota.vcpus * count)  # of all experts, which run at the same time
-    if share_usd is None:
-        return replace(offer, quota=quota)
-    most = share_usd / (offer.nodes * offer.max_usd_per_hour_each) * 3600
+    most = Budget(share_usd).hours_at(offer.nodes * offer.max_usd_per_hour_each) * 3600
     return replace(offer, quota=quota, kill_after_seconds=min(offer.kill_after_seconds, most))
 
 

@@ -83,7 +83,9 @@ def costs(config: Config, run: str, session: AwsSession | None) -> RunCosts:
         metered=any(machine.usd for machine in machines),
         stored_bytes=stored,
         storage_usd_per_month=S3_USD_PER_GB_MONTH * stored / 1e9 if remote else 0.0,
-        requests_usd=hours * (WRITES_PER_HOUR * S3_USD_PER_1000_WRITES / 1000 + READS_PER_HOUR * USD_PER_READ) if remote else 0.0,
+        requests_usd=hours * (WRITES_PER_HOUR * S3_USD_PER_1000_WRITES / 1000 + READS_PER_HOUR * USD_PER_READ)
+        if remote
+        else 0.0,
         bill=None if session is None else read_bill(session, run, began_at),
         jobs=() if session is None else tuple(emr_costs(session, launches, datetime.now(UTC))),
         unread_jobs=len(launches) if session is None else 0,

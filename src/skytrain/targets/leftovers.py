@@ -22,13 +22,13 @@ from ..aws import (
     scan_account,
 )
 from ..config import Config, SkytrainError, format_bytes, format_seconds, plural
+from ..planning import S3_USD_PER_GB_MONTH
 from ..runs import DamagedRecord, Reporter, RunStatus, attempt_key, attempt_numbers, launches_of, read_outcome
 from ..storage import Store, open_store
 from .run_status import LAUNCHED, PREPARING, TUNING, status as run_statuses
 
 LIVE = ("running", "starting", "stale")  # a stale run's machine may only be cut off
 OLD_LOGS = timedelta(days=30)
-S3_USD_PER_GB_MONTH = 0.023
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ..runs import LaunchRecord, generation_key, list_meeting, read_launch, read
 from ..storage import NotFound, Store
 from .ec2.machines import has_machines
 
-FREE = ("budget", "cloud", "run", "store")  # settings that may differ from the plan's
+MAY_DIFFER_FROM_PLAN = ("budget", "cloud", "run", "store")  # groups of settings
 BEGIN_SECONDS = 120  # in which a launch that has its record makes its requests
 
 
@@ -53,14 +53,18 @@ def check_place(config: Config, plan: Plan) -> None:
 def check_same(composed: Composed, plan: Plan) -> None:
     """Raise unless the configuration is the plan's, apart from where it runs and what it may cost."""
     planned, given = (
-        {key: value for key, value in json.loads(json.dumps(values, default=str)).items() if key not in FREE}
+        {
+            key: value
+            for key, value in json.loads(json.dumps(values, default=str)).items()
+            if key not in MAY_DIFFER_FROM_PLAN
+        }
         for values in (plan.config, composed.values)
     )
     changed = [key for key in sorted({*planned, *given}) if planned.get(key) != given.get(key)]
     if changed:
         raise SkytrainError(
             f"the settings under {', '.join(changed)} are not those of the plan\n"
-            f"  with a plan, only {', '.join(FREE)} may change; plan again with the others, or add --replan"
+            f"  with a plan, only {', '.join(MAY_DIFFER_FROM_PLAN)} may change; plan again with the others, or add --replan"
         )
 
 

@@ -73,10 +73,6 @@ class CloudConfig:
     )
     emr_security: str | None = setting(EXECUTION, "EMR security configuration of clusters: encrypted disks, IMDSv2.")
     eks: EksConfig
-    kind: Literal["job", "trainjob"] = setting(
-        EXECUTION,
-        "What a run is on Kubernetes: an Indexed Job, or a TrainJob of Kubeflow Trainer v2.",
-    )
     prepare_profile: str | None = setting(
         EXECUTION, "Instance profile of machines that prepare data: they may write it."
     )

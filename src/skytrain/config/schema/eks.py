@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from .declare import EXECUTION, setting, settings
 from .kinds import Positive, PositiveFloat, Seconds
 
@@ -34,3 +36,6 @@ class EksConfig:
         EXECUTION, "CPUs of a pod, for a smoke test without GPUs and without a plan; null: the plan's machines."
     )
     nodes: Positive = setting(EXECUTION, "Pods of such a smoke test.")
+    job_kind: Literal["job", "trainjob"] = setting(
+        EXECUTION, "What a run is on Kubernetes: an Indexed Job, or a TrainJob of Kubeflow Trainer v2."
+    )

@@ -82,7 +82,7 @@ def _lines_by_words(scanned: Scan, wanted: np.ndarray, rule: LineRule, short_lin
     rule = rule._replace(terminal=False, lorem_ipsum=0, javascript=0, curly_bracket=0, policy=0)
     texts: dict[int, str] = {}
     for joined, members, places in _joined(scanned, wanted, rule, short_line_chars):
-        texts.update(zip(places, [joined.texts[k] for k in members]))  # noqa: B905
+        texts.update(zip(places, [joined.texts[k] for k in members], strict=True))
     return texts
 
 
@@ -97,14 +97,14 @@ def _keep_lines(
     reasons = {rule.lorem_ipsum: "lorem_ipsum", rule.curly_bracket: "curly_bracket"}
     for joined, members, places in _joined(scanned, wanted, rule, short_line_chars):
         targets = [places_of[place] for place in places]
-        for k, target in zip(members, targets):  # noqa: B905
+        for k, target in zip(members, targets, strict=True):
             if joined.removed_by[k]:
                 results.reasons[target] = reasons[joined.removed_by[k]]
                 continue
             results.texts[target] = joined.texts[k]
             if joined.sentences[k] < min_sentences:
                 results.reasons[target] = "sentences"
-        for whole, part in zip(results.counts, joined.counts):  # noqa: B905
+        for whole, part in zip(results.counts, joined.counts, strict=True):
             whole[targets] = part[members]
 
 

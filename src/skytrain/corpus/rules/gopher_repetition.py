@@ -20,9 +20,9 @@ def gopher_repetition(counts: Counts, settings: Any) -> Reasons:
         "duplicate_paragraph_chars": counts["duplicate_paragraph_chars"] / size
         > settings.max_duplicate_paragraph_chars,
     }
-    for n, limit in zip(TOP_NGRAMS, settings.max_top_ngram_chars):  # noqa: B905
+    for n, limit in zip(TOP_NGRAMS, settings.max_top_ngram_chars, strict=False):
         checks[f"top_{n}gram"] = counts[f"top_{n}gram_chars"] / size > limit
-    for n, limit in zip(DUPLICATE_NGRAMS, settings.max_duplicate_ngram_chars):  # noqa: B905
+    for n, limit in zip(DUPLICATE_NGRAMS, settings.max_duplicate_ngram_chars, strict=False):
         checks[f"duplicate_{n}gram"] = counts[f"duplicate_{n}gram_chars"] / size > limit
     return first_failed(checks, len(counts.chars))
 

@@ -25,7 +25,9 @@ def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
 
     settings = batch.data.cleaning.language
     known = english(batch.texts, settings.english_words).tolist()
-    return batch.texts, [language_reason(text, is_english, settings) for text, is_english in zip(batch.texts, known)]  # noqa: B905
+    return batch.texts, [
+        language_reason(text, is_english, settings) for text, is_english in zip(batch.texts, known, strict=True)
+    ]
 
 
 RULE = CleaningRule(apply, library="resiliparse")

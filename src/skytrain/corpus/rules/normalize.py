@@ -65,7 +65,7 @@ def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
     settings = batch.data.cleaning.normalize
     changed = [
         normalize(text, settings) if is_untidy else text
-        for text, is_untidy in zip(batch.texts, untidy(batch.texts).tolist())  # noqa: B905
+        for text, is_untidy in zip(batch.texts, untidy(batch.texts).tolist(), strict=True)
     ]
     return changed, [None] * len(changed)
 

@@ -6,10 +6,11 @@ Rules run in the order in which `CleaningConfig` declares their settings. The mo
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, Callable, NamedTuple, Optional  # noqa: UP035
+from typing import Any, NamedTuple
 
-Reasons = list[Optional[str]]  # noqa: UP045
+Reasons = list[str | None]
 """For each text, the check that it failed ("" if the rule has only one), or None."""
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...config import Composed, ConfigError, SkytrainError
-from ...planning import BOOT_SECONDS, CostForecast, Plan, PlannedOffer, PlanRequest
+from ...planning import BOOT_SECONDS, Budget, CostForecast, Plan, PlannedOffer, PlanRequest
 from ...runs import Silent
 from ...tuning import Schedule, plan_sweep, sweep_name
 from ..jobs import machine_run
@@ -70,7 +70,7 @@ def _offer(offer: PlannedOffer, share_usd: float, schedule: Schedule, machines: 
     price = max(offer.usd_per_hour_each)
     boot = sum(BOOT_SECONDS) / 2 / 3600
     hours = sum(one.usd for one in schedule.trials) / price / machines + boot
-    most = share_usd / offer.max_usd_per_hour_each
+    most = Budget(share_usd).hours_at(offer.max_usd_per_hour_each)
     usd = min(share_usd, hours * price)
     cost = CostForecast(
         hours=hours,

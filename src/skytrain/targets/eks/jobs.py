@@ -64,11 +64,11 @@ def jobs_in_cluster(cluster: KubeCluster, cloud: CloudConfig, run: str) -> list[
 
 
 def _train_jobs(cluster: KubeCluster, cloud: CloudConfig, selector: str) -> list[KubeObject]:
-    """Return TrainJobs whatever `cloud.kind` says now: a run may have been launched with the other kind."""
+    """Return TrainJobs whatever `cloud.eks.job_kind` says now: a run may have been launched with the other kind."""
     try:
         return cluster.items(KubeKind(TRAINER, "TrainJob", cloud.eks.namespace), labelSelector=selector)
     except KubeError as error:
-        if cloud.kind != "trainjob" and error.status in (403, 404):  # a cluster without Kubeflow Trainer
+        if cloud.eks.job_kind != "trainjob" and error.status in (403, 404):  # a cluster without Kubeflow Trainer
             return []
         raise
 

@@ -224,7 +224,7 @@ def refusal(cluster: str, request: str, status: int, text: str) -> KubeError:
         cause = "credentials"
         fix = "the role needs the group skytrain:operators in the cluster (infra/kubernetes)"
     elif status == 404:
-        fix = "is the namespace there (infra/kubernetes), and for cloud.kind=trainjob Kubeflow Trainer v2?"
+        fix = "is the namespace there (infra/kubernetes), and for cloud.eks.job_kind=trainjob Kubeflow Trainer v2?"
     elif status == 409:
         fix = "an object of that name exists already: choose another run=NAME, or end the run that owns it"
     return KubeError(problem, fix=fix, cause=cause, status=status, reason=reason)

@@ -83,7 +83,7 @@ def pod_spec(job: EksJobSpec) -> KubeObject:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }
-    if job.cloud.kind == "job":
+    if job.cloud.eks.job_kind == "job":
         spec["subdomain"] = job.name
     if eks.priority_class:
         spec["priorityClassName"] = eks.priority_class
@@ -111,7 +111,7 @@ def _container(job: EksJobSpec) -> KubeObject:
         **job.eks.environment,
     }
     return {
-        "name": CONTAINERS[job.cloud.kind],
+        "name": CONTAINERS[job.cloud.eks.job_kind],
         "image": job.eks.image,
         "args": list(job.command),
         "env": [

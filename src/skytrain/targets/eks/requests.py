@@ -70,7 +70,7 @@ class EksJobSpec:
         template = {"metadata": {"labels": self.labels, "annotations": about}, "spec": pod_spec(self)}
         configuration = {"data": self._data(), "immutable": True}
         objects = [{**self._head("v1", "ConfigMap"), **configuration}]
-        if self.cloud.kind == "trainjob":
+        if self.cloud.eks.job_kind == "trainjob":
             return [*objects, self._runtime(template), self._train_job()]
         return [*objects, self._service(), {**self._head("batch/v1", "Job"), "spec": self._job(template)}]
 
@@ -118,7 +118,7 @@ class EksJobSpec:
         }
 
     def _codes(self, action: str, codes: list[int]) -> KubeObject:
-        container = CONTAINERS[self.cloud.kind]
+        container = CONTAINERS[self.cloud.eks.job_kind]
         return {"action": action, "onExitCodes": {"containerName": container, "operator": "In", "values": codes}}
 
     def _runtime(self, template: KubeObject) -> KubeObject:

@@ -46,7 +46,7 @@ class EksLauncher(LaunchTarget):
         def start(reporter: Reporter) -> list[str]:
             start_eks_launch(launch, reporter)
             return [
-                f"launched {launch.run}: {launch.job.cloud.kind} {launch.job.name} in {config.cloud.eks.namespace}",
+                f"launched {launch.run}: {launch.job.cloud.eks.job_kind} {launch.job.name} in {config.cloud.eks.namespace}",
                 "The job needs neither this terminal nor this computer.",
             ]
 
@@ -141,7 +141,7 @@ def _summary(launch: EksLaunch, config: Config) -> list[tuple[str, str]]:
         ("run", launch.run),
         ("cluster", f"{cluster}, namespace {eks.namespace}"),
         ("account", f"{launch.record.account or 'by kubeconfig'} in {launch.record.region or 'any region'}"),
-        ("job", f"{config.cloud.kind} {job.name}"),
+        ("job", f"{config.cloud.eks.job_kind} {job.name}"),
         ("machines", machines),
         ("each pod", f"{size.gpus} GPUs, {size.efa} EFA, {size.cpus} CPUs, {size.memory_gib} GiB"),
         ("price", price),

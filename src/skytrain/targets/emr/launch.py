@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ...aws import AwsSession, Call, CloudError, Tags, offered_zones
 from ...config import Composed, Config, SkytrainError, make, plugin_targets
 from ...planning import (
+    Budget,
     CorpusOffer,
     cluster_offer,
     cluster_price,
@@ -264,8 +265,8 @@ def _timeout(config: Config, usd_per_hour: float) -> int:
     wanted = config.cloud.emr
     seconds = wanted.timeout
     beside = 0.0 if config.cloud.target == SERVERLESS else START_SECONDS + wanted.idle
-    if config.budget.usd is not None:
-        seconds = min(seconds, (config.budget.usd / usd_per_hour * 3600 - beside) / (1 + wanted.retries))
+    paid_seconds = Budget.of(config.budget).hours_at(usd_per_hour) * 3600
+    seconds = min(seconds, (paid_seconds - beside) / (1 + wanted.retries))
     if seconds < 300:
         raise SkytrainError(
             f"budget.usd={config.budget.usd:g} pays for {max(0.0, seconds) / 60:.1f} minutes of each of {1 + wanted.retries} "
