@@ -28,7 +28,7 @@ quickstart: $(READY)
 	$(BIN)/skytrain quickstart
 
 test: $(READY)
-	$(TEST_ENV) $(PYTEST) -n 2 --dist loadfile
+	$(TEST_ENV) $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(READY)
 	$(TEST_ENV) $(PYTEST) -m slow

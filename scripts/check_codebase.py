@@ -2,6 +2,7 @@
 
 - A package is used through its public names (`__init__.pyi`). Only `pipelines` is imported by module.
 - A public name differs from the names of its package's modules.
+- A dataclass of this project is called with at most four positional arguments, except in a table (`# fmt: off`).
 - A class name is used once in the project, and hides no name of the standard library.
 - Undocumented parts of Lightning are used in `parallel/lightning_internals.py` only.
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "skytrain"
 BY_MODULE = "pipelines"
+MAX_POSITIONAL = 4
 LIGHTNING_INTERNALS = SOURCE / "parallel" / "lightning_internals.py"
 LIGHTNING_MODULES = {  # documented, apart from names with a leading underscore
     "lightning",
@@ -35,10 +37,15 @@ STANDARD_NAMES = {"Path", "Process", "Thread", "Queue", "Event", "Lock", "Enum",
 
 def main() -> None:
     trees = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+    dataclasses = {name for tree in trees.values() for name in _dataclasses(tree)}
     problems = [
         problem
         for path, tree in trees.items()
-        for problem in (*deep_imports(path, tree), *lightning_internals(path, tree))
+        for problem in (
+            *deep_imports(path, tree),
+            *positional_arguments(path, tree, dataclasses),
+            *lightning_internals(path, tree),
+        )
     ]
     problems += [*shared_class_names(trees), *hidden_public_names()]
     print("\n".join(problems) or f"{len(trees)} files, no violations")
@@ -53,6 +60,36 @@ def deep_imports(path: Path, tree: ast.Module) -> Iterator[str]:
         if modules and package not in (_package(path), BY_MODULE) and path.name != "__main__.py":
             name = ".".join([package, *modules])
             yield f"{_place(path, node)}: imports from skytrain.{name}; use the public names of skytrain.{package}"
+
+
+def positional_arguments(path: Path, tree: ast.Module, dataclasses: set[str]) -> Iterator[str]:
+    tables = _tables(path)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or len(node.args) <= MAX_POSITIONAL or node.lineno in tables:
+            continue
+        function = node.func.value if isinstance(node.func, ast.Subscript) else node.func
+        name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        if name in dataclasses:
+            yield f"{_place(path, node)}: {name} is given {len(node.args)} positional arguments; use keywords"
+
+
+def _dataclasses(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            decorators = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+            if any(ast.unparse(each) in ("dataclass", "dataclasses.dataclass") for each in decorators):
+                yield node.name
+
+
+def _tables(path: Path) -> set[int]:
+    """Return the lines that the formatter leaves alone: rows of aligned tables, whose header names the arguments."""
+    found = set()
+    inside = False
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        inside = (inside or "# fmt: off" in line) and "# fmt: on" not in line
+        if inside:
+            found.add(number)
+    return found
 
 
 def lightning_internals(path: Path, tree: ast.Module) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import multiprocessing
 import os
 import pickle
 import socket
@@ -18,17 +19,23 @@ def run_ranks(world_size: int, work: Callable[..., Any], *args: Any) -> list[Any
     """What `work(*args)` returns on each rank. It is a function of a module, since each process imports it anew."""
     import torch.multiprocessing as mp
 
+    # A server that has imported these forks every rank: importing them took longer than the work of most ranks.
+    multiprocessing.set_forkserver_preload(["lightning.pytorch", "torch.distributed.fsdp", "torch._dynamo"])
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank, (world_size, _free_port(), folder, work, args), nprocs=world_size)
+        (Path(folder) / "given").write_bytes(pickle.dumps((dict(os.environ), pickle.dumps((work, args)))))
+        mp.start_processes(_rank, (world_size, _free_port(), folder), nprocs=world_size, start_method="forkserver")
         return [pickle.loads((Path(folder) / str(rank)).read_bytes()) for rank in range(world_size)]
 
 
-def _rank(rank: int, world_size: int, port: int, folder: str, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+def _rank(rank: int, world_size: int, port: int, folder: str) -> None:
     import torch
 
     alive()
     torch.set_num_threads(1)
+    environment, given = pickle.loads((Path(folder) / "given").read_bytes())
+    os.environ.clear()  # the server has that of its start
     os.environ.update(
+        environment,
         RANK=str(rank),
         WORLD_SIZE=str(world_size),
         LOCAL_RANK=str(rank),
@@ -39,6 +46,7 @@ def _rank(rank: int, world_size: int, port: int, folder: str, work: Callable[...
     from skytrain.jobs import Ranks
 
     with Ranks.from_environment().joined("cpu"):
+        work, args = pickle.loads(given)
         result = work(*args)
     (Path(folder) / str(rank)).write_bytes(pickle.dumps(result))
 

@@ -61,10 +61,12 @@ class JobCost:
 
 def emr_costs(session: AwsSession, launches: list[LaunchRecord], now: datetime) -> list[JobCost]:
     """The costs of a run's jobs: hours that EMR Serverless billed, or hours of each node of a cluster and EMR's fee."""
-    return [
-        JobCost(job.name, f"{job.kind} {job.place}", job.state, job.seconds, *_measured(session, job, now))
-        for job in emr_jobs_of(session, launches)
-    ]
+    found = []
+    for job in emr_jobs_of(session, launches):
+        usd, basis = _measured(session, job, now)
+        place = f"{job.kind} {job.place}"
+        found.append(JobCost(name=job.name, where=place, state=job.state, seconds=job.seconds, usd=usd, basis=basis))
+    return found
 
 
 def _measured(session: AwsSession, job: EmrJob, now: datetime) -> tuple[float | None, str]:
