@@ -5,10 +5,9 @@ import boto3
 import pytest
 from moto import mock_aws
 
-from skytrain.aws import CloudWatch, cloudwatch, log_destination
-from skytrain.aws.cloudwatch import LogDestination, emf_line
-from skytrain.config import SkytrainError, compose
-from skytrain.config.schema import CloudConfig
+from skytrain.aws import CloudWatch, LogDestination, cloudwatch, log_destination
+from skytrain.aws.cloudwatch import emf_line
+from skytrain.config import CloudConfig, SkytrainError, compose
 from skytrain.runs import cloudwatch_stream, sync
 
 OWN = LogDestination("/skytrain/r", "", None, creates_group=True)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from skytrain.bench.measurement import measure
-from skytrain.config.composition import compose
-from skytrain.planning.measurements import load_measurements
-from skytrain.runs.reporting import Silent
+from skytrain.bench import measure
+from skytrain.config import compose
+from skytrain.planning import load_measurements
+from skytrain.runs import Silent
 from tests.support.tiny import TINY
 
 

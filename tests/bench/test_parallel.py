@@ -8,19 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.bench.parallel import (
-    ModeRow,
-    ParallelBench,
-    bench_parallel,
-    busy,
-    check_size,
-    mode_cases,
-    plot,
-    scaling_table,
-)
+from skytrain.bench import bench_parallel, scaling_table
+from skytrain.bench.parallel import ModeRow, ParallelBench, busy, check_size, mode_cases, plot
 from skytrain.bench.parallel_worker import Steps, covered
-from skytrain.config import SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import SkytrainError, compose
 from skytrain.runs import Silent
 from tests.support.tiny import TINY
 

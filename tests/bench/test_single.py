@@ -2,8 +2,9 @@
 
 import pytest
 
-from skytrain.bench.single import bench_single, cold_start_seconds, peer_speeds
-from skytrain.config.composition import compose
+from skytrain.bench import bench_single
+from skytrain.bench.single import cold_start_seconds, peer_speeds
+from skytrain.config import compose
 from skytrain.runs import Silent
 from tests.support.tiny import ONE_LAYER
 

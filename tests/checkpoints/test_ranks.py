@@ -9,8 +9,7 @@ import pytest
 import torch
 from benchmarks.parallel.processes import run_ranks
 
-from skytrain.checkpoints import committed, committed_steps, open_checkpoint, step_key
-from skytrain.checkpoints.commits import read_manifest
+from skytrain.checkpoints import committed, committed_steps, open_checkpoint, read_manifest, step_key
 from skytrain.storage import open_store
 
 

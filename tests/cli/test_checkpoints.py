@@ -11,10 +11,8 @@ from typer.testing import CliRunner
 from skytrain.checkpoints import committed_steps, step_key, write_validation
 from skytrain.checkpoints.saving import write_checkpoint
 from skytrain.cli.checkpoints import app
-from skytrain.config import SkytrainError
-from skytrain.config.composition import compose
-from skytrain.runs import save_run
-from skytrain.runs.record import new_record
+from skytrain.config import SkytrainError, compose
+from skytrain.runs import new_record, save_run
 from skytrain.storage import open_store
 from tests.checkpoints.conftest import some_state
 

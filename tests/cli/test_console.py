@@ -10,7 +10,7 @@ import sys
 import termios
 
 from skytrain.cli.console import Console
-from skytrain.runs.reporting import progress_line
+from skytrain.runs import progress_line
 
 DETAIL = "loss 4.2314 | lr 6.00e-04 | norm 0.512 | 102 ms | 40.1K tok/s | mfu 41.2%"
 SCRIPT = f"""

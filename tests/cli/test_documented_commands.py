@@ -14,7 +14,7 @@ import typer
 
 from skytrain.aws import cloud_files
 from skytrain.cli.main import app
-from skytrain.config.composition import AdoptedSettings, compose
+from skytrain.config import AdoptedSettings, compose
 from skytrain.models.agreement import NOT_ADOPTED
 from skytrain.models.sizes import size_config
 

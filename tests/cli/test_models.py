@@ -5,7 +5,7 @@ import json
 from typer.testing import CliRunner
 
 from skytrain.cli.main import app
-from skytrain.config.composition import compose
+from skytrain.config import compose
 from skytrain.models import build_model, count_parameters
 
 

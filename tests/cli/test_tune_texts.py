@@ -7,8 +7,7 @@ import shlex
 import pytest
 
 from skytrain.cli.tune import _answer_text
-from skytrain.config import ConfigError
-from skytrain.config.composition import compose
+from skytrain.config import ConfigError, compose
 from skytrain.pipelines.tune import TunedSweep
 from skytrain.tuning import Answer, Conclusion, Problem, Rung, priors_for, sweep_name
 

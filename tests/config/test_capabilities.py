@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import ConfigError, check_job, resolve_mesh
-from skytrain.config.capabilities import RULES, Device, Setup, broken_rule, capability_table
-from skytrain.config.composition import compose
-from skytrain.config.mesh import Mesh, assumed_mesh
-from skytrain.parallel.auto import problem_of
+from skytrain.config import ConfigError, Device, Mesh, Setup, broken_rule, check_job, compose, resolve_mesh
+from skytrain.config.capabilities import RULES, capability_table
+from skytrain.config.mesh import assumed_mesh
+from skytrain.parallel import problem_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "parallelism.md"
 CUSTOM = ("model=custom", "model.target=a.B")

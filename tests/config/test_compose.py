@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from skytrain.config import ConfigError, Interval, SkytrainError, flatten
-from skytrain.config.composition import COMMAND_LINE, compose
+from skytrain.config import ConfigError, Interval, SkytrainError, compose, flatten
+from skytrain.config.composition import COMMAND_LINE
 
 
 def message(*overrides: str, **kwargs) -> str:

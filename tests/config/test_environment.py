@@ -5,13 +5,8 @@ from pathlib import Path
 import pytest
 
 import skytrain
-from skytrain.config.environment import (
-    TorchrunPlace,
-    skytrain_cache_folder,
-    temporarily,
-    torchrun_place,
-    visible_gpus,
-)
+from skytrain.config import skytrain_cache_folder, temporarily, torchrun_place, visible_gpus
+from skytrain.config.environment import TorchrunPlace
 
 PACKAGE = Path(skytrain.__file__).parent
 # The environment module itself; and what runs in a worker before anything is imported.

@@ -4,9 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from skytrain.cli.config import app
-from skytrain.config import ConfigError
-from skytrain.config.explanation import explain
-from skytrain.config.reference_page import settings_page
+from skytrain.config import ConfigError, explain, settings_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 

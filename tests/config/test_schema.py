@@ -2,11 +2,10 @@
 
 import pytest
 
-from skytrain.config import DATA, EXECUTION, RESULT, WEIGHTS, Config, DataConfig, ModelConfig, flatten, select
-from skytrain.config.composition import compose
+from skytrain.config import DATA, EXECUTION, RESULT, WEIGHTS, Config, DataConfig, ModelConfig, compose, flatten, select
 from skytrain.config.schema import Decides, fields_of
 from skytrain.corpus import corpus_version, recipe_hash
-from skytrain.runs.record import plain
+from skytrain.runs import plain
 
 
 def every_field(group=Config, key=""):

@@ -1,17 +1,17 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from skytrain.config.units import (
+from skytrain.config import (
     Interval,
     format_bytes,
     format_count,
     format_seconds,
     parse_bytes,
     parse_count,
-    parse_interval,
     parse_seconds,
     plural,
 )
+from skytrain.config.units import parse_interval
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from skytrain.config import DataConfig, SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import DataConfig, SkytrainError, compose
 from skytrain.corpus import (
     BadRecord,
     CorpusManifest,

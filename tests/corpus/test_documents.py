@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import SkytrainError, compose
 from skytrain.corpus import CorpusManifest, Document, corpus_version, read_corpus, recipe_hash, write_corpus
 from skytrain.storage import Store, open_store
 

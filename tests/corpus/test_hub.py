@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.corpus.hub import COMMIT, loopback_hub
 
-from skytrain.config import ConfigError, SkytrainError, make
-from skytrain.config.composition import compose
+from skytrain.config import ConfigError, SkytrainError, compose, make
 from skytrain.corpus import Document, chunks, read_corpus, write_corpus
 from skytrain.corpus.sources import AddressLists, addresses
 from skytrain.storage import StoreError, open_store

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from skytrain import config
-from skytrain.config import make
-from skytrain.config.composition import compose
+from skytrain.config import compose, make
 from skytrain.corpus import open_corpus, read_corpus
 from skytrain.storage import open_store
 

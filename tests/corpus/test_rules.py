@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from tests.corpus import reference
 
-from skytrain.config.composition import compose
+from skytrain.config import compose
 from skytrain.corpus.characters import TABLE_SIZE, character_tables
 from skytrain.corpus.clean import clean
 from skytrain.corpus.rules.c4 import c4

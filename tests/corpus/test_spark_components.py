@@ -10,11 +10,10 @@ import pytest
 from tests.support.spark import spark_path
 
 from skytrain.config import compose
+from skytrain.corpus import FinishedStages, open_jobs
 from skytrain.corpus.chunks import Chunk
 from skytrain.corpus.spark.components import find_components
-from skytrain.corpus.spark.jobs import FinishedStages
 from skytrain.corpus.spark.place import CorpusPlace
-from skytrain.corpus.spark.session import open_jobs
 from skytrain.corpus.spark.streams import contract
 from skytrain.corpus.spark.tables import PAIR, RecordTable, TableWriter, records_of
 from skytrain.storage import open_store

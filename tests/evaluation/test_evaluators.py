@@ -5,9 +5,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from skytrain.config.composition import compose
-from skytrain.evaluation import HeldOut, HeldOutLoss, WholeModel, evaluate_loss
-from skytrain.evaluation.evaluators import ValidationLoss
+from skytrain.config import compose
+from skytrain.evaluation import HeldOut, HeldOutLoss, ValidationLoss, WholeModel, evaluate_loss
 from skytrain.jobs import Ranks
 from skytrain.models import build_model
 from skytrain.runs import Silent

@@ -7,10 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
-from skytrain.config import SkytrainError
-from skytrain.config.composition import compose
-from skytrain.evaluation import WholeModel
-from skytrain.evaluation.generation import Sampling, choose, generate, generate_tokens
+from skytrain.config import SkytrainError, compose
+from skytrain.evaluation import Sampling, WholeModel, generate
+from skytrain.evaluation.generation import choose, generate_tokens
 from skytrain.models import Decoder, build_model
 from skytrain.tokens import StreamDecoder
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from skytrain.config import compose, find_tasks
-from skytrain.config.schema import BPETokenizerConfig
+from skytrain.config import BPETokenizerConfig, compose, find_tasks
 from skytrain.evaluation import TaskEvaluator, TaskSources, WholeModel
 from skytrain.models import build_model, save_hf_folder
 from skytrain.storage import open_store

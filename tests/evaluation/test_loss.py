@@ -7,12 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from skytrain.config import ConfigError
-from skytrain.config.composition import compose
-from skytrain.evaluation import HeldOut, WholeModel, evaluate_loss
-from skytrain.evaluation.generation import Sampling
-from skytrain.models import Decoder, build_model, lm_loss
-from skytrain.models.device import check_precision, choose_device_type, resolve_precision
+from skytrain.config import ConfigError, compose
+from skytrain.evaluation import HeldOut, Sampling, WholeModel, evaluate_loss
+from skytrain.models import Decoder, build_model, check_precision, choose_device_type, lm_loss, resolve_precision
 from skytrain.pipelines.evaluate import LossRequest, evaluate
 from skytrain.pipelines.export import ExportRequest, export
 from skytrain.pipelines.generate import generate

@@ -16,12 +16,11 @@ from skytrain.config import MissingExtra, SkytrainError, compose
 from skytrain.evaluation.tasks.llmc import read_llmc
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
-from skytrain.planning.costs import work_of
-from skytrain.runs import Silent, read_metrics
-from skytrain.runs.meter import read_spend
+from skytrain.planning import work_of
+from skytrain.runs import Silent, read_metrics, read_spend
 from skytrain.storage import open_store
+from skytrain.training import CausalLM
 from skytrain.training.evaluation_limits import StopCheck
-from skytrain.training.module import CausalLM
 from tests.support.questions import write_records
 from tests.support.tiny import TINY, tiny_config
 

@@ -16,12 +16,21 @@ import torch
 import torch.nn.functional as F
 
 from skytrain.config import ConfigError, SkytrainError, builtin_tasks, compose, find_tasks
-from skytrain.evaluation import Measure, TaskEvaluator, TaskSources, WholeModel, compare
+from skytrain.evaluation import (
+    Measure,
+    TaskEvaluator,
+    TaskResult,
+    TaskSources,
+    WholeModel,
+    compare,
+    encode_items,
+    write_llmc,
+)
 from skytrain.evaluation.continuations import Continuation, rolling_windows
 from skytrain.evaluation.scoring import score_continuations
 from skytrain.evaluation.tasks.encoding import choose_subset
-from skytrain.evaluation.tasks.llmc import TokenItem, encode_items, read_llmc, write_llmc
-from skytrain.evaluation.tasks.measures import TaskResult, accuracy
+from skytrain.evaluation.tasks.llmc import TokenItem, read_llmc
+from skytrain.evaluation.tasks.measures import accuracy
 from skytrain.evaluation.tasks.questions import question_of
 from skytrain.models import build_model
 from skytrain.storage import open_store

@@ -7,11 +7,10 @@ import os
 import pytest
 import torch
 
-from skytrain.config import BPETokenizerConfig, HFModelConfig, SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import BPETokenizerConfig, HFModelConfig, SkytrainError, compose
 from skytrain.export import HFExport, TrainingFacts, export_hf
 from skytrain.models import build_model
-from skytrain.tokens.byte_level import train_bpe
+from skytrain.tokens import train_bpe
 
 TEXT = "The quick brown fox jumps over the lazy dog. Return the value of the argument, or the default: naïve café ☕."
 

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from skytrain.config import BPETokenizerConfig
-from skytrain.config.composition import compose
+from skytrain.config import BPETokenizerConfig, compose
 from skytrain.export import HFExport, export_hf
 from skytrain.models import build_model
-from skytrain.tokens.byte_level import train_bpe
+from skytrain.tokens import train_bpe
 from tests.support.vllm import vllm_python
 
 TEXT = "The quick brown fox jumps over the lazy dog. Return the value of the argument, or the default."

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from skytrain.aws import Notice
+from skytrain.jobs import LocalMachines
 from skytrain.jobs.generations import JobGeneration, MeetingRules
 from skytrain.jobs.host_services import AgentLimits, HostServices
-from skytrain.jobs.machines import LocalMachines
 from skytrain.jobs.meeting import HostIdentity, MeetingStore
 from skytrain.jobs.node_agent import NodeAgent
 from skytrain.runs import attempt_numbers, stop_asked

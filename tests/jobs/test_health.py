@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 
-from skytrain.jobs import health
-from skytrain.jobs.health import HostNeeds, all_reduce_problems, find_problems, uses_efa
+from skytrain.jobs import health, uses_efa
+from skytrain.jobs.health import HostNeeds, all_reduce_problems, find_problems
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ import pytest
 
 from skytrain.aws import Ec2Instance
 from skytrain.config import compose
-from skytrain.jobs.node import NodeRequest, _agent, _Host
+from skytrain.jobs import NodeRequest
+from skytrain.jobs.node import _agent, _Host
 from skytrain.jobs.node_agent import NodeAgent
 from skytrain.runs import (
     HostSpends,

@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 
-from skytrain.jobs.lifeline import identify, lives
+from skytrain.jobs import identify
+from skytrain.jobs.lifeline import lives
 from skytrain.jobs.processes import ControlGroup, kill_job
 
 

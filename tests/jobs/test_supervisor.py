@@ -12,23 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import EXIT_CODES, UNCOMMITTED, SkytrainError, StoreConfig
-from skytrain.config.composition import compose
-from skytrain.jobs import supervisor as module
+from skytrain.config import EXIT_CODES, UNCOMMITTED, SkytrainError, StoreConfig, compose
+from skytrain.jobs import ClaimedAttempt, ProcessLayout, Supervision, choose_processes, count_gpus, supervisor as module
 from skytrain.jobs.killed_attempts import was_asked_to_stop
 from skytrain.jobs.lifeline import lives
 from skytrain.jobs.nodes import NoRendezvous
 from skytrain.jobs.processes import descendants, supervised_by
-from skytrain.jobs.supervision import ClaimedAttempt, Supervision
-from skytrain.jobs.supervisor import (
-    Limits,
-    ProcessLayout,
-    Restarts,
-    Supervisor,
-    choose_processes,
-    count_gpus,
-    torchrun,
-)
+from skytrain.jobs.supervisor import Limits, Restarts, Supervisor, torchrun
 from skytrain.runs import ask_stop, read_outcome
 from skytrain.storage import open_store
 from tests.support.waiting import wait_until

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import Composed, SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import Composed, SkytrainError, compose
 from skytrain.merging import DomainsFile, MergeReport, ModelRow, judge, read_domains
 from skytrain.pipelines.branch import ExpertRun, branch
 from skytrain.pipelines.merge import MergeRequest, merge

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from skytrain.config import DecoderConfig
-from skytrain.config.composition import compose
+from skytrain.config import DecoderConfig, compose
 
 
 @functools.cache

@@ -9,9 +9,8 @@ import pytest
 
 from skytrain.cli.options import compose_overrides
 from skytrain.config import ConfigError, DecoderConfig, LinearRope
-from skytrain.models import build_model
-from skytrain.models.agreement import NOT_ADOPTED, NOT_COMPARED, check_agreement, read_hf_decoder
-from skytrain.models.hf import save_hf_folder
+from skytrain.models import build_model, read_hf_decoder, save_hf_folder
+from skytrain.models.agreement import NOT_ADOPTED, NOT_COMPARED, check_agreement
 
 SHORT = ["tokenizer=bpe-4k", "tokenizer.vocab_size=257", "trainer.sequence_length=16", "trainer.micro_batch=2"]
 BATCH = [*SHORT, "trainer.batch_tokens=64"]

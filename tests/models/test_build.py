@@ -5,14 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from skytrain.config import ConfigError, HFModelConfig, SkytrainError
-from skytrain.config.composition import compose
-from skytrain.evaluation import WholeModel
-from skytrain.evaluation.generation import Sampling, generate_tokens
-from skytrain.models import HFCausalLM, build_model, flops_per_token, lm_loss
-from skytrain.models.hf import save_hf_folder
-from skytrain.models.llmc import save_llmc
-from skytrain.models.loss import LossSettings
+from skytrain.config import ConfigError, HFModelConfig, SkytrainError, compose
+from skytrain.evaluation import Sampling, WholeModel
+from skytrain.evaluation.generation import generate_tokens
+from skytrain.models import HFCausalLM, LossSettings, build_model, flops_per_token, lm_loss, save_hf_folder, save_llmc
 
 TINY = {
     "hidden_size": 32,
@@ -131,7 +127,7 @@ def test_weights_of_another_shape_are_named(decoder_config, tmp_path):
 
 
 def test_a_run_is_named_after_the_model_and_not_its_owner():
-    from skytrain.runs.record import run_name
+    from skytrain.runs import run_name
 
     config = compose(["model=hf", "model.name=EleutherAI/pythia-160m"]).config
     assert run_name(config).startswith("pythia-160m-python-docs-")

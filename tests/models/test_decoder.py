@@ -3,11 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from skytrain.config import ConfigError, SkytrainError
-from skytrain.config.composition import compose
-from skytrain.models import KVCache, build_model, flops_per_token, lm_loss
-from skytrain.models.initialise import initial_value
-from skytrain.planning.flops import decoder_flops_per_token
+from skytrain.config import ConfigError, SkytrainError, compose
+from skytrain.models import KVCache, build_model, flops_per_token, initial_value, lm_loss
+from skytrain.planning import decoder_flops_per_token
 
 
 def test_padding_of_the_vocabulary_is_never_predicted_and_costs_no_loss(decoder_config, random_tokens):

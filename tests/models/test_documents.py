@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from skytrain.config import ConfigError
-from skytrain.config.composition import compose
+from skytrain.config import ConfigError, compose
 from skytrain.models import build_model
 from skytrain.models.flex import attend_within, block_mask
 

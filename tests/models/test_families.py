@@ -6,14 +6,13 @@ import pytest
 import torch
 from benchmarks.models.parity import CASES, SMALL, measure, small_config
 
-from skytrain.config import ConfigError, DecoderConfig, SkytrainError
-from skytrain.config.composition import compose
-from skytrain.evaluation import WholeModel
-from skytrain.evaluation.generation import Sampling, generate_tokens
-from skytrain.models import Decoder, build_model
-from skytrain.models.hf_form import hf_config, read_hf_config
+from skytrain.config import ConfigError, DecoderConfig, SkytrainError, compose
+from skytrain.evaluation import Sampling, WholeModel
+from skytrain.evaluation.generation import generate_tokens
+from skytrain.models import Decoder, build_model, hf_config
+from skytrain.models.hf_form import read_hf_config
 from skytrain.models.sizes import size_config, size_names
-from skytrain.planning.flops import decoder_size
+from skytrain.planning import decoder_size
 
 # As Hugging Face counts them: the tied head once, no padding.
 PUBLISHED = {

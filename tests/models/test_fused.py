@@ -7,10 +7,8 @@ import sys
 import pytest
 import torch
 
-from skytrain.config.capabilities import fused_model_problem
-from skytrain.config.composition import compose
-from skytrain.models import build_model
-from skytrain.models.fused import Kernels, fused_loss
+from skytrain.config import compose, fused_model_problem
+from skytrain.models import Kernels, build_model, fused_loss
 from skytrain.models.kernels.sums import sum_rows
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"

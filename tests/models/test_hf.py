@@ -10,9 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from skytrain.config import ConfigError, SkytrainError
-from skytrain.models import build_model, load_hf_folder
-from skytrain.models.hf import save_hf_folder
-from skytrain.models.hf_form import hf_config, read_hf_config
+from skytrain.models import build_model, hf_config, load_hf_folder, save_hf_folder
+from skytrain.models.hf_form import read_hf_config
 from skytrain.models.hf_weights import state_from_hf, state_to_hf
 from skytrain.models.safetensors_io import INDEX, SINGLE, SafetensorsFolder, TensorSpec, write_folder
 

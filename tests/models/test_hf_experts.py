@@ -9,8 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from skytrain.config import HFModelConfig
-from skytrain.models import build_model, flops_per_token, lm_loss
-from skytrain.models.hf_causal_lm import HFCausalLM
+from skytrain.models import HFCausalLM, build_model, flops_per_token, lm_loss
 
 SIZES = {
     "vocab_size": 96,

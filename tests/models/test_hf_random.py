@@ -15,10 +15,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from skytrain.config import ConfigError
-from skytrain.models import Decoder, build_model, load_hf_folder
+from skytrain.models import Decoder, build_model, load_hf_folder, save_hf_folder
 from skytrain.models.families import FAMILIES
 from skytrain.models.families._rotary import ROPE_THETA
-from skytrain.models.hf import save_hf_folder
 from skytrain.models.hf_form import hf_form, read_hf_config
 from skytrain.models.hf_weights import state_from_hf, state_to_hf
 

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from skytrain.config import ConfigError, SkytrainError
-from skytrain.models import build_model, load_llmc
+from skytrain.models import build_model, load_llmc, save_llmc
 from skytrain.models.hf_weights import state_to_hf
-from skytrain.models.llmc import save_llmc
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ import torch
 from benchmarks.models.parity import small_config
 from torch.autograd.graph import saved_tensors_hooks
 
-from skytrain.models import build_model
-from skytrain.models.loss import LossSettings, token_loss
+from skytrain.models import LossSettings, build_model, token_loss
 
 
 def gradients(model, tokens, targets):

@@ -7,11 +7,9 @@ import torch
 from benchmarks.models.coordinate_check import growth
 from benchmarks.models.parity import small_config
 
-from skytrain.config import ConfigError, DecoderConfig
-from skytrain.config.composition import compose
-from skytrain.models import build_model, load_hf_folder
-from skytrain.models.hf import save_hf_folder
-from skytrain.models.parametrization import multipliers, update_scales
+from skytrain.config import ConfigError, DecoderConfig, compose
+from skytrain.models import build_model, load_hf_folder, save_hf_folder, update_scales
+from skytrain.models.parametrization import multipliers
 
 SCALED = {"base_width": 12, "base_layers": 1}  # a quarter of the width, a third of the depth
 

@@ -9,11 +9,10 @@ from importlib import import_module
 
 import pytest
 
-from skytrain.config import ConfigError, DecoderConfig, ModelConfig, build, select, upgrade
-from skytrain.config.composition import compose
-from skytrain.config.schema import WEIGHTS, tag_of
+from skytrain.config import WEIGHTS, ConfigError, DecoderConfig, ModelConfig, build, compose, select, upgrade
+from skytrain.config.schema import tag_of
+from skytrain.models import describe_sizes
 from skytrain.models.families import FAMILIES
-from skytrain.models.sizes import describe_sizes
 
 
 def test_every_family_has_its_configuration_files_and_the_other_way_round():

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch.distributed as dist
 from benchmarks.parallel.deepspeed_memory import PRESETS, measure_all
 
-from skytrain.checkpoints.deepspeed import convert_newest
+from skytrain.checkpoints import convert_newest
 from skytrain.config import SkytrainError
 from skytrain.storage import open_store
 from tests.parallel.workers import train_in_pieces

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from skytrain.config import SkytrainError
-from skytrain.jobs.ranks import Ranks
+from skytrain.jobs import Ranks
 
 
 def steps_for_ever(timeout_seconds: float) -> None:

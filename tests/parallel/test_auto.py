@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from skytrain.config import Config, ConfigError, resolve_mesh
-from skytrain.config.composition import compose
+from skytrain.config import Config, ConfigError, compose, resolve_mesh
 from skytrain.jobs import Ranks
-from skytrain.parallel.auto import LocalMachine, choose_layout, this_machine
+from skytrain.parallel import choose_layout, this_machine
+from skytrain.parallel.auto import LocalMachine
+from skytrain.planning import Node, TrainingJob, rank_memory
 from skytrain.planning.catalog import packaged_catalog
-from skytrain.planning.communication import Node
-from skytrain.planning.memory import TrainingJob, rank_memory
 
 CATALOG = packaged_catalog()
 

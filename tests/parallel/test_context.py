@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from benchmarks.parallel.context_gpu import in_pieces
 from benchmarks.parallel.context_memory import MODES, measure
 
-from skytrain.config import ConfigError, resolve_mesh
-from skytrain.config.composition import compose
+from skytrain.config import ConfigError, compose, resolve_mesh
 from skytrain.models import token_loss
 from skytrain.parallel.context import Context, places_of
 

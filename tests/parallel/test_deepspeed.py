@@ -13,12 +13,20 @@ from benchmarks.parallel import deepspeed_memory
 from benchmarks.parallel.deepspeed_memory import PRESETS, TOLERANCE, expected, sizes
 from benchmarks.parallel.processes import run_ranks
 
-from skytrain.checkpoints import CheckpointError, DamagedCheckpoint, load_model, open_checkpoint, step_key
-from skytrain.checkpoints.deepspeed import convert_deepspeed, convert_newest, open_deepspeed, read_file
-from skytrain.config import ConfigError, MissingExtra, SkytrainError, resolve_mesh
-from skytrain.config.composition import compose
-from skytrain.parallel import deepspeed_setup
-from skytrain.parallel.deepspeed_setup import check_deepspeed, compiling, engine_config, load_operation, zero_settings
+from skytrain.checkpoints import (
+    CheckpointError,
+    DamagedCheckpoint,
+    convert_deepspeed,
+    convert_newest,
+    load_model,
+    open_checkpoint,
+    open_deepspeed,
+    read_file,
+    step_key,
+)
+from skytrain.config import ConfigError, MissingExtra, SkytrainError, compose, resolve_mesh
+from skytrain.parallel import check_deepspeed, deepspeed_setup, zero_settings
+from skytrain.parallel.deepspeed_setup import compiling, engine_config, load_operation
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent

@@ -1,8 +1,7 @@
 import pytest
 
-from skytrain.config import ConfigError, advice, resolve_mesh, step_batches
-from skytrain.config.composition import compose
-from skytrain.planning.mesh import Mesh
+from skytrain.config import ConfigError, advice, compose, resolve_mesh, step_batches
+from skytrain.planning import Mesh
 
 SMALL = (
     "model=gpt2-tiny",  # 4 layers, 4 heads

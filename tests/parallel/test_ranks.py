@@ -16,13 +16,11 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from skytrain.config import SkytrainError, advice, resolve_mesh
-from skytrain.config.composition import compose
-from skytrain.jobs.network import NEVER, count_efa_devices, environment, interface_towards, set_environment
-from skytrain.jobs.nodes import NodesDiffer, NoRendezvous, agree, check_reachable, meet, node_facts, numbers
-from skytrain.jobs.ranks import LostRank, Ranks, ToldByFirstRank
-from skytrain.jobs.watchdog import Watchdog
-from skytrain.planning.mesh import DIMENSIONS, Mesh
+from skytrain.config import SkytrainError, advice, compose, resolve_mesh
+from skytrain.jobs import LostRank, Ranks, ToldByFirstRank, Watchdog, count_efa_devices, node_facts
+from skytrain.jobs.network import NEVER, environment, interface_towards, set_environment
+from skytrain.jobs.nodes import NodesDiffer, NoRendezvous, agree, check_reachable, meet, numbers
+from skytrain.planning import DIMENSIONS, Mesh
 
 TWO_NODES = [Ranks(rank, 4, rank % 2, 2) for rank in range(4)]
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from skytrain.config.composition import compose
+from skytrain.config import compose
 from skytrain.jobs import Ranks
-from skytrain.models import build_model
-from skytrain.models.recompute import Recompute
-from skytrain.parallel.apply import blocks_of, recompute
-from skytrain.training.factory import make_module, make_strategy, plan_training
+from skytrain.models import Recompute, build_model
+from skytrain.parallel import blocks_of
+from skytrain.parallel.apply import recompute
+from skytrain.training import make_module, plan_training
+from skytrain.training.factory import make_strategy
 
 TINY = [
     "model=gpt2-tiny",

@@ -6,7 +6,7 @@ import pytest
 import torch
 from benchmarks.parallel.processes import run_ranks
 
-from skytrain.config.composition import compose
+from skytrain.config import compose
 from skytrain.models import build_model, save_hf_folder
 from skytrain.models.safetensors_io import SafetensorsFolder, TensorSpec, write_folder
 from tests.parallel import workers

@@ -3,7 +3,7 @@
 import pytest
 
 from skytrain.jobs import Ranks
-from skytrain.parallel.strategy import MeshStrategy
+from skytrain.parallel import MeshStrategy
 from tests.parallel import workers
 
 

@@ -7,7 +7,7 @@ import torch
 
 from skytrain.config import ConfigError, HFModelConfig
 from skytrain.models import build_model
-from skytrain.parallel.apply import Settings, parallelize
+from skytrain.parallel import Settings, parallelize
 
 
 @pytest.mark.parametrize(

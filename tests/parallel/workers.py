@@ -14,14 +14,13 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
-from skytrain.config.composition import compose
+from skytrain.config import compose
 from skytrain.jobs import Ranks
 from skytrain.models import build_model
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent, read_metrics
 from skytrain.storage import open_store
-from skytrain.training import CausalLM, Optimization, plan_training
-from skytrain.training.factory import make_trainer, outline
+from skytrain.training import CausalLM, Optimization, make_trainer, outline, plan_training
 from tests.support.tiny import tiny_config
 
 SMALL = (

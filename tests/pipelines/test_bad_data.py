@@ -50,7 +50,7 @@ def test_tokens_of_another_tokenizer_are_not_used(root):
 def test_text_that_leaves_nothing_is_refused_and_makes_no_manifest(tmp_path):
     (tmp_path / "short.txt").write_text("short")
     config = [option for option in TINY if not option.startswith("data")]
-    from skytrain.config.composition import compose
+    from skytrain.config import compose
 
     root = tmp_path / "store"
     composed = compose(

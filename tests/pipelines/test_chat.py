@@ -10,8 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from skytrain.cli.main import app
-from skytrain.config import Config, SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import Config, SkytrainError, compose
 from skytrain.pipelines.evaluate import LossRequest, evaluate
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train

@@ -11,16 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from skytrain.config import ConfigError, SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import ConfigError, SkytrainError, compose
 from skytrain.pipelines.data import convert, describe_corpus
 from skytrain.pipelines.data_list import list_data
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent
 from skytrain.storage import open_store
-from skytrain.tokens import find_prepared
+from skytrain.tokens import TokenFiles, find_prepared, split_documents
 from skytrain.tokens.byte_level import gpt2
-from skytrain.tokens.convert import TokenFiles, split_documents
 
 TEXTS = [f"Document {i}: {'word ' * (i % 7)}and 日本 <|endoftext|>" for i in range(60)]
 

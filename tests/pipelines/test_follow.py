@@ -18,8 +18,7 @@ from skytrain.cli import console
 from skytrain.cli.main import main
 from skytrain.cli.options import seconds_of
 from skytrain.cli.screen import LiveScreen, PlainScreen
-from skytrain.config import Config, SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import Config, SkytrainError, compose
 from skytrain.jobs import node_agent
 from skytrain.runs import (
     Cause,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config.composition import compose
+from skytrain.config import compose
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent
 from skytrain.tokens import tokenizing

@@ -10,14 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from skytrain.config import SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import SkytrainError, compose
 from skytrain.pipelines.data_export import export_kept
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent
 from skytrain.storage import open_store
-from skytrain.tokens import Prepared, parquet_tokens
-from skytrain.tokens.parquet_tokens import ParquetTokens
+from skytrain.tokens import ParquetTokens, Prepared, parquet_tokens
 
 LISTS = [[1, 2, 3], [4], [50255] * 40, [5, 6]] * 6
 

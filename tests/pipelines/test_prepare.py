@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from skytrain.config import SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import SkytrainError, compose
 from skytrain.corpus import find_corpus
 from skytrain.pipelines import prepare as story
 from skytrain.pipelines.prepare import outline, prepare

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from skytrain.config.composition import compose
+from skytrain.config import compose
 from skytrain.pipelines.evaluate import LossRequest, evaluate
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.quickstart import quickstart

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from skytrain.cli.main import main
-from skytrain.config import SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import SkytrainError, compose
 from skytrain.jobs.lifeline import lives
 from skytrain.pipelines.tensorboard import choose_port
 from skytrain.runs import EventCopies, EventFiles, events_key, new_record, save_run, sync

@@ -12,7 +12,7 @@ from skytrain.pipelines.train import train
 from skytrain.runs import Silent, load_run, read_metrics
 from skytrain.storage import open_store
 from skytrain.targets import status
-from skytrain.training.micro_batch import with_size
+from skytrain.training import with_size
 from tests.support.tiny import tiny_config
 
 pytestmark = pytest.mark.usefixtures("default_signals")
@@ -246,7 +246,7 @@ def test_a_custom_model_trains_through_its_contract(root, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     config = tiny_config(root).data  # the data set stays; only the model changes
     assert config.name == "synthetic"
-    from skytrain.config.composition import compose
+    from skytrain.config import compose
     from tests.support.tiny import TINY
 
     mine = [option for option in TINY if not option.startswith("model")]

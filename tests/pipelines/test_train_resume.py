@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from skytrain.checkpoints import AnotherModel, DamagedCheckpoint, committed, committed_steps, load_model, step_key
-from skytrain.checkpoints.verification import verify
+from skytrain.checkpoints import (
+    AnotherModel,
+    DamagedCheckpoint,
+    committed,
+    committed_steps,
+    load_model,
+    step_key,
+    verify,
+)
 from skytrain.config import SkytrainError
 from skytrain.export import export_llmc
 from skytrain.pipelines.export import ExportRequest, export
@@ -25,10 +32,10 @@ from skytrain.runs import (
     load_run,
     read_metrics,
     read_outcome,
+    read_spend,
     save_run,
     write_outcome,
 )
-from skytrain.runs.meter import read_spend
 from skytrain.storage import Retry, Store, open_store
 from skytrain.training import CausalLM
 from skytrain.training.services import spent_before, start_meter

@@ -14,10 +14,8 @@ from typing import Any
 
 import pytest
 
-from skytrain.config import DecoderConfig
-from skytrain.config.composition import compose
-from skytrain.planning.flops import decoder_size
-from skytrain.planning.hardware import find_gpu
+from skytrain.config import DecoderConfig, compose
+from skytrain.planning import decoder_size, find_gpu
 from skytrain.planning.throughput import COMPILED
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "planning"

@@ -14,9 +14,8 @@ from botocore.stub import ANY, Stubber
 from moto import mock_aws
 
 from skytrain.config import SkytrainError
-from skytrain.planning import rank_cpu_machines
-from skytrain.planning.catalog import CPU_FAMILIES, FAMILIES, load_catalog, packaged_catalog, quota_code, save_catalog
-from skytrain.planning.refresh import refresh_catalog
+from skytrain.planning import load_catalog, quota_code, rank_cpu_machines, refresh_catalog, save_catalog
+from skytrain.planning.catalog import CPU_FAMILIES, FAMILIES, packaged_catalog
 
 NO_ENDPOINTS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_EC2_METADATA_DISABLED": "true"}
 

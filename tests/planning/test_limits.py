@@ -8,20 +8,30 @@ from typing import Any
 
 import pytest
 
-from skytrain.config import Config, SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import Config, SkytrainError, compose
+from skytrain.planning import (
+    Measurement,
+    Mesh,
+    Node,
+    Offer,
+    Placement,
+    PlanRequest,
+    TrainingJob,
+    choose,
+    costly_settings,
+    decoder_fields,
+    explain,
+    find_offers,
+    legend,
+    refuse,
+    workload_of,
+)
 from skytrain.planning.catalog import packaged_catalog
-from skytrain.planning.choice import choose, costly_settings, explain, refuse
-from skytrain.planning.communication import Node
 from skytrain.planning.host import host_bytes
-from skytrain.planning.measurements import Measurement, decoder_fields
-from skytrain.planning.memory import TrainingJob, path_of
-from skytrain.planning.mesh import Mesh
-from skytrain.planning.offers import LONGEST_HOURS, Offer, PlanRequest, find_offers, node_counts, place
-from skytrain.planning.search import NoPlacement, Placement
-from skytrain.planning.tables import legend
+from skytrain.planning.memory import path_of
+from skytrain.planning.offers import LONGEST_HOURS, node_counts, place
+from skytrain.planning.search import NoPlacement
 from skytrain.planning.throughput import step_time
-from skytrain.planning.workload import workload_of
 from skytrain.targets import Trials, compose_plan, plan_run, plan_tokens
 from skytrain.targets.plans import planned_workload
 

@@ -9,24 +9,11 @@ from typing import get_args, get_type_hints
 import pytest
 import torch
 
-from skytrain.config import DecoderConfig
-from skytrain.config.composition import compose
-from skytrain.config.schema import ParallelConfig
-from skytrain.models.decoder import Decoder
-from skytrain.models.loss import lm_loss
-from skytrain.planning.flops import decoder_size
-from skytrain.planning.memory import (
-    WORKSPACE_BYTES,
-    Precision,
-    TrainingJob,
-    block_activation_bytes,
-    path_of,
-    rank_memory,
-    training_state,
-    usable_bytes,
-)
-from skytrain.planning.mesh import Mesh, requested_mesh
-from skytrain.planning.search import largest_micro_batch
+from skytrain.config import DecoderConfig, ParallelConfig, compose
+from skytrain.models import Decoder, lm_loss
+from skytrain.planning import Mesh, TrainingJob, decoder_size, largest_micro_batch, rank_memory, usable_bytes
+from skytrain.planning.memory import WORKSPACE_BYTES, Precision, block_activation_bytes, path_of, training_state
+from skytrain.planning.mesh import requested_mesh
 
 from .fake_gpu import peak_bytes
 

@@ -7,18 +7,29 @@ from typing import Any
 
 import pytest
 
-from skytrain.config import Config, SkytrainError
-from skytrain.config.composition import compose
-from skytrain.planning.catalog import Catalog, Price, packaged_catalog
+from skytrain.config import Config, SkytrainError, compose
+from skytrain.planning import (
+    Catalog,
+    Offer,
+    PlannedTrial,
+    PlanRequest,
+    choose,
+    cost_sheet,
+    explain,
+    fallbacks,
+    find_offers,
+    offers_table,
+    planned_trials,
+    prices_note,
+    refuse,
+    workload_of,
+)
+from skytrain.planning.catalog import Price, packaged_catalog
 from skytrain.planning.chinchilla import BESIROGLU, HOFFMANN
-from skytrain.planning.choice import choose, explain, refuse
 from skytrain.planning.costs import RunWork, estimate
-from skytrain.planning.experiments import PlannedTrial, cost_sheet, cost_trial, planned_trials
-from skytrain.planning.offers import Offer, PlanRequest, find_offers
-from skytrain.planning.plan_making import fallbacks, train_overrides
-from skytrain.planning.tables import offers_table, prices_note
+from skytrain.planning.experiments import cost_trial
+from skytrain.planning.plan_making import train_overrides
 from skytrain.planning.tokens import tokens_for_budget
-from skytrain.planning.workload import workload_of
 
 CATALOG = packaged_catalog()
 RUN = [

@@ -10,11 +10,20 @@ from typing import Any
 import pytest
 
 from skytrain.config import SkytrainError, compose
-from skytrain.planning import PlannedData, choose, find_offers, workload_of
+from skytrain.planning import (
+    Plan,
+    PlanMaterial,
+    PlannedData,
+    PlanRequest,
+    choose,
+    fallbacks,
+    find_offers,
+    make_plan,
+    read_plan,
+    workload_of,
+    write_plan,
+)
 from skytrain.planning.catalog import packaged_catalog
-from skytrain.planning.offers import PlanRequest
-from skytrain.planning.plan_file import Plan, read_plan, write_plan
-from skytrain.planning.plan_making import PlanMaterial, fallbacks, make_plan
 
 CATALOG = packaged_catalog()
 NOW = datetime(2026, 11, 15, 12, 30, tzinfo=UTC)

@@ -8,19 +8,24 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from skytrain.config import Config, SkytrainError
-from skytrain.config.composition import compose
-from skytrain.parallel.auto import laid_out, problem_of
-from skytrain.planning.catalog import Catalog, packaged_catalog
-from skytrain.planning.choice import choose
-from skytrain.planning.communication import Node
-from skytrain.planning.costs import work_of
+from skytrain.config import Config, SkytrainError, compose
+from skytrain.parallel import laid_out, problem_of
+from skytrain.planning import (
+    Catalog,
+    Node,
+    Offer,
+    PlanRequest,
+    Workload,
+    choose,
+    find_offers,
+    most_tokens,
+    usable_bytes,
+    work_of,
+    workload_of,
+)
+from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.host import disk_problem, host_problem
-from skytrain.planning.memory import usable_bytes
-from skytrain.planning.offers import Offer, PlanRequest, find_offers
 from skytrain.planning.throughput import tokens_per_step
-from skytrain.planning.tokens import most_tokens
-from skytrain.planning.workload import Workload, workload_of
 
 WHOLE = packaged_catalog()
 TYPES = ("g5.xlarge", "g5.12xlarge", "g6e.48xlarge", "p4d.24xlarge", "p5.48xlarge")

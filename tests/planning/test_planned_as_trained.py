@@ -8,15 +8,13 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from skytrain.config import resolve_mesh
-from skytrain.config.composition import compose
-from skytrain.config.schema import ParallelConfig
+from skytrain.config import ParallelConfig, compose, resolve_mesh
+from skytrain.planning import Placement, PlanRequest, find_gpu, find_offers
 from skytrain.planning.catalog import packaged_catalog
-from skytrain.planning.hardware import find_gpu
 from skytrain.planning.memory import in_flight
-from skytrain.planning.offers import PlanRequest, find_offers, place
+from skytrain.planning.offers import place
 from skytrain.planning.plan_making import train_overrides
-from skytrain.planning.search import NoPlacement, Placement
+from skytrain.planning.search import NoPlacement
 from skytrain.targets import compose_plan
 from skytrain.targets.plans import planned_workload
 

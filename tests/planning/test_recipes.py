@@ -10,9 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from skytrain.cli.main import app
-from skytrain.config.composition import compose
-from skytrain.planning import job_of, rank_memory
-from skytrain.planning.memory import usable_bytes
+from skytrain.config import compose
+from skytrain.planning import job_of, rank_memory, usable_bytes
 from skytrain.planning.mesh import requested_mesh
 
 ROOT = Path(__file__).parents[2]

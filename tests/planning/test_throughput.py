@@ -8,23 +8,30 @@ from typing import Any
 
 import pytest
 
-from skytrain.config import DecoderConfig, SkytrainError
-from skytrain.config.composition import compose
-from skytrain.planning import throughput
-from skytrain.planning.catalog import packaged_catalog
-from skytrain.planning.communication import Exchange, Node, bubble_fraction, exchanges
-from skytrain.planning.flops import decoder_size
-from skytrain.planning.measurements import (
+from skytrain.config import DecoderConfig, SkytrainError, compose
+from skytrain.planning import (
+    Machines,
     Measurement,
+    Mesh,
+    Node,
+    Placement,
+    TrainingJob,
+    best_placement,
     decoder_fields,
+    decoder_size,
     load_measurements,
+    mesh_words,
     predict,
     save_measurement,
+    throughput,
+    usable_bytes,
     warm_worst,
 )
-from skytrain.planning.memory import TrainingJob, path_of, usable_bytes
-from skytrain.planning.mesh import Mesh, mesh_words, requested_mesh
-from skytrain.planning.search import Fixed, Machines, NoPlacement, Placement, best_placement
+from skytrain.planning.catalog import packaged_catalog
+from skytrain.planning.communication import Exchange, bubble_fraction, exchanges
+from skytrain.planning.memory import path_of
+from skytrain.planning.mesh import requested_mesh
+from skytrain.planning.search import Fixed, NoPlacement
 from skytrain.planning.throughput import launch_seconds, mfu, step_time, together, tokens_per_step
 from skytrain.training import losses
 

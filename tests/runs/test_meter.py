@@ -6,9 +6,21 @@ import pytest
 
 from skytrain.aws import Ec2Instance, Metadata
 from skytrain.config import SkytrainError, compose
-from skytrain.runs import HostSpends, Meter, claim_attempt, host_key, meter, write_outcome
-from skytrain.runs.meter import Count, MeteredMachine, Spend, machine_price, read_spend, this_machine
-from skytrain.runs.sync import Lines
+from skytrain.runs import (
+    Count,
+    HostSpends,
+    Lines,
+    Meter,
+    Spend,
+    claim_attempt,
+    host_key,
+    machine_price,
+    meter,
+    read_spend,
+    this_machine,
+    write_outcome,
+)
+from skytrain.runs.meter import MeteredMachine
 from skytrain.storage import open_store
 from tests.support.imds import fake_metadata
 

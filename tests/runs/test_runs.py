@@ -1,7 +1,6 @@
 import pytest
 
-from skytrain.config import SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import SkytrainError, compose
 from skytrain.runs import (
     MetricsWriter,
     Start,
@@ -9,13 +8,14 @@ from skytrain.runs import (
     config_changes,
     list_runs,
     load_run,
+    new_record,
     other_changes,
+    plain,
     read_metrics,
     record_resume,
     run_name,
     save_run,
 )
-from skytrain.runs.record import new_record, plain
 from skytrain.storage import open_store
 
 

@@ -4,20 +4,20 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from skytrain.checkpoints import TakenOver
-from skytrain.config.composition import compose
+from skytrain.config import compose
 from skytrain.runs import (
+    Lines,
     MetricsWriter,
     Superseded,
     claim_attempt,
+    failures_recorded,
+    new_record,
     read_outcome,
     record_resume,
+    run_status,
     save_run,
     write_outcome,
 )
-from skytrain.runs.failures import failures_recorded
-from skytrain.runs.record import new_record
-from skytrain.runs.status import run_status
-from skytrain.runs.sync import Lines
 from skytrain.storage import open_store
 from skytrain.targets import describe_status, failure_lines
 

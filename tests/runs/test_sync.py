@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from skytrain.runs import sync as sync_module
-from skytrain.runs.sync import EventFiles, Lines, Sync, whole_records
+from skytrain.runs import EventFiles, Lines, Sync, sync as sync_module
+from skytrain.runs.sync import whole_records
 from skytrain.storage import StoreError, open_store
 from skytrain.storage.folder import FolderStore
 

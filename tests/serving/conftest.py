@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import BPETokenizerConfig
-from skytrain.config.composition import compose
+from skytrain.config import BPETokenizerConfig, compose
 from skytrain.export import HFExport, export_hf
 from skytrain.models import build_model
 from skytrain.serving import Endpoint, VllmServer, check_port, find_vllm, open_served, server_settings
-from skytrain.tokens.byte_level import train_bpe
+from skytrain.tokens import train_bpe
 from tests.serving.stand_in import stand_in_python
 
 KEY = "secret"

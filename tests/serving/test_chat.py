@@ -9,8 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from skytrain.cli.main import app
-from skytrain.config import SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import SkytrainError, compose
 from skytrain.pipelines.chat import ChatSettings, Conversation, EndpointModel, OwnModel
 from skytrain.serving import Endpoint
 from skytrain.tokens import Message

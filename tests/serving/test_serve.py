@@ -17,8 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import SkytrainError, compose
 from skytrain.export.sums import write_sums
 from skytrain.jobs.processes import descendants
 from skytrain.pipelines.serve import ServeJob, ServeRequest, serve, served_model

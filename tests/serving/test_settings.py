@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import SkytrainError, compose
 from skytrain.planning import ServedShape, fit_serving, serving_bytes
 from skytrain.serving import ServeRefused, open_served, server_settings
 from skytrain.serving.devices import LocalGpu

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skytrain.bench import LoadSettings, run_load
-from skytrain.config.composition import compose
+from skytrain.config import compose
 from skytrain.evaluation import place_model
 from skytrain.jobs.processes import descendants
 from skytrain.pipelines.chat import ChatSettings, Conversation, EndpointModel, OwnModel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from skytrain.aws import KINDS
-from skytrain.targets.checks import CHECKS, EMR, SAGEMAKER
+from skytrain.targets import CHECKS, EMR, SAGEMAKER
 
 ACCOUNT = ("sts:GetCallerIdentity", "ec2:DescribeRegions")
 MACHINES = (*KINDS["instance"].reads, *KINDS["Auto Scaling group"].reads)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from skytrain.config import Config
-from skytrain.config.composition import compose
+from skytrain.config import Config, compose
 
 TINY = (
     "data=synthetic",

@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from skytrain.planning import Plan, PlannedData, PlannedOffer, load_catalog
-from skytrain.planning.plan_file import FORMAT, CostForecast, Layout, PlannedCode, QuotaNeed, SpeedForecast
+from skytrain.planning import CostForecast, Plan, PlannedData, PlannedOffer, load_catalog
+from skytrain.planning.plan_file import FORMAT, Layout, PlannedCode, QuotaNeed, SpeedForecast
 
 
 def offer(instance_type: str = "g5.12xlarge", nodes: int = 2, market: Any = "spot", **changed: Any) -> PlannedOffer:

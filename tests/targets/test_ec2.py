@@ -16,17 +16,18 @@ from skytrain.aws import PLAIN_PYTHON, Call, MachineImage, Tags
 from skytrain.config import CloudConfig, SkytrainError, compose
 from skytrain.planning import (
     JobMaterial,
+    PlanMaterial,
     PlannedData,
     PlannedOffer,
     PlanRequest,
     PrepareWork,
     choose,
     find_offers,
+    make_plan,
     prepare_plan,
     workload_of,
 )
 from skytrain.planning.catalog import packaged_catalog
-from skytrain.planning.plan_making import PlanMaterial, make_plan
 from skytrain.targets.ec2.boot import BootScript
 from skytrain.targets.ec2.requests import GroupSpec, group_name, launch_calls, launch_template, network_interfaces
 

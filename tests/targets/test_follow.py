@@ -12,8 +12,7 @@ from skytrain.config import compose
 from skytrain.runs import LaunchRecord, Silent, generation_key, launches_of
 from skytrain.runs.launches import launch_key
 from skytrain.storage import Store
-from skytrain.targets import RunFollower, RunView, follow as following, view_line, view_rows
-from skytrain.targets.ec2.launch import start_launch
+from skytrain.targets import RunFollower, RunView, follow as following, start_launch, view_line, view_rows
 from skytrain.targets.follow import OfferTurns
 
 from .conftest import StubbedSession

@@ -12,7 +12,7 @@ import pytest
 
 from skytrain.aws import CloudError
 from skytrain.config import Composed, Config, SkytrainError, compose, source_hash
-from skytrain.corpus.files import InputFile
+from skytrain.corpus import InputFile
 from skytrain.planning import PrepareWork
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.runs import (
@@ -37,14 +37,16 @@ from skytrain.targets import (
     leftovers as collecting,
     limits as launch_limits,
     machines_of,
+    prepare_launch,
     prepare_work,
     run_status as statuses,
+    start_launch,
     stopping,
 )
 from skytrain.targets.bundle import BundleContents, bundle_of, make_bundle
 from skytrain.targets.ec2 import launch as launching
 from skytrain.targets.ec2.fallback_offers import current_offer, try_next_offer
-from skytrain.targets.ec2.launch import PLATFORMS, prepare_launch, start_launch
+from skytrain.targets.ec2.launch import PLATFORMS
 from skytrain.targets.ec2.machines import Ec2Machines
 from skytrain.targets.ec2.smoke import smoke_job, smoke_text, wait_for_start
 from skytrain.targets.wheels import ImagePython

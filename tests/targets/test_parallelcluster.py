@@ -6,7 +6,7 @@ import pytest
 from skytrain.aws import Tags
 from skytrain.config import SkytrainError
 from skytrain.config.schema.cloud import SubnetsConfig
-from skytrain.planning.plan_file import ZonePrice
+from skytrain.planning import ZonePrice
 from skytrain.targets import ClusterSpec, cluster_config
 from tests.support.parallelcluster import load_in_parallelcluster
 from tests.support.settings import CLOUD_DEFAULTS

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import SkytrainError, compose
 from skytrain.runs import LaunchedGroup, LaunchRecord, create_launch
 from skytrain.storage import open_store
 from skytrain.targets import RunFollower

@@ -13,8 +13,7 @@ import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
-from skytrain.tokens import FileLayout, ShardCache, TokenSplit, open_token_files
-from skytrain.tokens.formats import Format
+from skytrain.tokens import FileLayout, Format, ShardCache, TokenSplit, open_token_files
 
 from .conftest import TOKENIZER
 

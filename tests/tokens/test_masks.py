@@ -11,8 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from skytrain.config import SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import SkytrainError, compose
 from skytrain.models import build_model, lm_loss
 from skytrain.storage import Store
 from skytrain.tokens import (

@@ -11,8 +11,7 @@ from hypothesis import given, strategies as st
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
-from skytrain.tokens import BatchSettings, PackedSplit, TokenDataModule, TokenSplit, inputs_and_targets
-from skytrain.tokens.mixture import Phase
+from skytrain.tokens import BatchSettings, PackedSplit, Phase, TokenDataModule, TokenSplit, inputs_and_targets
 from skytrain.tokens.packing import pack_documents
 
 from .conftest import PREFIX, TOKENIZER, documents, write_split

@@ -16,11 +16,10 @@ from hypothesis import given, settings, strategies as st
 
 from skytrain.config import BPETokenizerConfig, GPT2TokenizerConfig, SkytrainError
 from skytrain.storage import open_store
-from skytrain.tokens import byte_level, encoders
-from skytrain.tokens.byte_level import ByteLevelBPE, gpt2, train_bpe
+from skytrain.tokens import ByteLevelBPE, byte_level, encoders, open_tokenizer, store_tokenizer, train_bpe
+from skytrain.tokens.byte_level import gpt2
 from skytrain.tokens.encoders import TRICKY
 from skytrain.tokens.long_texts import cut_long_words, cut_text, encode_in_pieces
-from skytrain.tokens.tokenizers import open_tokenizer, store_tokenizer
 
 ANY_TEXT = st.text(st.characters(codec="utf-8"))
 SAMPLE = [

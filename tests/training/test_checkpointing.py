@@ -14,22 +14,20 @@ import torch
 from torch.utils.data import DataLoader
 
 from skytrain.checkpoints import AnotherModel, Keep, TakenOver, committed_steps, open_checkpoint, step_key
-from skytrain.config import Interval, SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import Interval, SkytrainError, compose
 from skytrain.config.units import parse_interval
 from skytrain.jobs import Ranks
 from skytrain.planning import Budget, Spending, young_daly_seconds
 from skytrain.runs import claim_attempt, record_resume, write_outcome
 from skytrain.storage import AccessDenied, StoreError, StoreUnreachable, open_store
 from skytrain.storage.folder import FolderStore
-from skytrain.training import CausalLM, Optimization, checkpointing, plan_training
+from skytrain.training import CausalLM, Optimization, checkpointing, make_trainer, outline, plan_training
 from skytrain.training.checkpointing import (
     Checkpoints,
     SavePolicy,
     check_lineage,
     seconds_between_interruptions,
 )
-from skytrain.training.factory import make_trainer, outline
 from skytrain.training.random_state import RandomState, random_state, restore_random_state
 from tests.support.tiny import ONE_LAYER
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from skytrain.config.composition import compose
+from skytrain.config import compose
 from skytrain.models import build_model, lm_loss
 from skytrain.training.graphs import GraphedLoss, stand_ins
 from tests.support.tiny import ONE_LAYER

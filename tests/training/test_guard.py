@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from skytrain.config import SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import SkytrainError, compose
 from skytrain.models import build_model
 from skytrain.training import CausalLM, Optimization
 from skytrain.training.guard import Guard, make_guard

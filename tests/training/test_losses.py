@@ -2,10 +2,9 @@
 
 import pytest
 
-from skytrain.config.composition import compose
+from skytrain.config import compose
 from skytrain.models import lm_loss
-from skytrain.training import make_module, outline, plan_training
-from skytrain.training.losses import choose_loss
+from skytrain.training import choose_loss, make_module, outline, plan_training
 from tests.support.tiny import ONE_LAYER
 
 

@@ -7,13 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from skytrain.config import ConfigError
-from skytrain.config.composition import compose
+from skytrain.config import ConfigError, compose
 from skytrain.models import build_model
-from skytrain.training import CausalLM, Optimization
+from skytrain.training import CausalLM, Optimization, make_optimizer
 from skytrain.training.master_weights import MasterWeights
 from skytrain.training.module import may_fuse
-from skytrain.training.optimizers import make_optimizer
 from tests.support.tiny import ONE_LAYER
 
 

@@ -3,16 +3,9 @@
 import pytest
 import torch
 
-from skytrain.config import ConfigError, SkytrainError
-from skytrain.config.composition import compose
-from skytrain.training.factory import make_module, make_trainer, outline, plan_training
-from skytrain.training.micro_batch import (
-    MicroBatchTrial,
-    explaining_memory,
-    fastest,
-    find_micro_batch,
-    with_micro_batch,
-)
+from skytrain.config import ConfigError, SkytrainError, compose
+from skytrain.training import explaining_memory, make_module, make_trainer, outline, plan_training, with_micro_batch
+from skytrain.training.micro_batch import MicroBatchTrial, fastest, find_micro_batch
 from tests.support.tiny import ONE_LAYER
 
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128]

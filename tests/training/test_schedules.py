@@ -2,8 +2,10 @@ import math
 
 import pytest
 
-from skytrain.config.schema import ConstantScheduleConfig, DecayScheduleConfig, WSDScheduleConfig
-from skytrain.training.schedules import learning_rate, warmup_steps
+from skytrain.config import ConstantScheduleConfig, WSDScheduleConfig
+from skytrain.config.schema import DecayScheduleConfig
+from skytrain.training import learning_rate
+from skytrain.training.schedules import warmup_steps
 
 COSINE = DecayScheduleConfig("cosine", warmup_steps=10, final_fraction=0.1)
 LINEAR = DecayScheduleConfig("linear", warmup_steps=10, final_fraction=0.0)

@@ -8,8 +8,18 @@ import numpy as np
 import pytest
 
 from skytrain.storage import open_store
-from skytrain.tuning import BudgetError, Decision, Ledger, SweepSetup, SweepStore, Trial, find_strategy, run_sweep
-from skytrain.tuning.driver import begin_sweep, run_trial, take
+from skytrain.tuning import (
+    BudgetError,
+    Decision,
+    Ledger,
+    SweepSetup,
+    SweepStore,
+    Trial,
+    begin_sweep,
+    find_strategy,
+    run_sweep,
+)
+from skytrain.tuning.driver import run_trial, take
 from tests.tuning.simulated import FailingStore, Killed, SimulatedRunner, Truth, make_problem
 
 BUDGET, FINAL = 2.0, 1.1

@@ -25,10 +25,11 @@ from skytrain.tuning import (
     Trial,
     TrialResult,
     TuneSession,
+    begin_sweep,
     conclude,
     find_strategy,
 )
-from skytrain.tuning.driver import begin_sweep, finish, limit_of, take
+from skytrain.tuning.driver import finish, limit_of, take
 from tests.tuning.simulated import FailingStore, Killed, SimulatedRunner, Truth, loss_of, make_problem
 
 BUDGET, FINAL = 2.4, 1.1
