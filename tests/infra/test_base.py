@@ -473,8 +473,9 @@ def _actions_in_our_code() -> Iterator[str]:
     folder = Path(skytrain.__file__).parent
     for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Call" and len(node.args) >= 2:
-                service, operation = node.args[:2]
+            maker = getattr(node.func, "id", "") if isinstance(node, ast.Call) else ""
+            if maker in ("Call", "delete_by", "ec2_listing") and len(node.args) >= 2:
+                service, operation = node.args[:2] if maker != "ec2_listing" else (ast.Constant("ec2"), node.args[1])
                 if isinstance(service, ast.Constant) and isinstance(operation, ast.Constant):
                     yield Call(str(service.value), str(operation.value)).action
 

@@ -172,7 +172,7 @@ def test_uploads_are_found_in_our_buckets_only_when_they_are_old(account, monkey
     s3.put_bucket_tagging(Bucket="ours-1", Tagging={"TagSet": Tags("demo", "ada").pairs()})
     kind = [KINDS["multipart upload"]]
     with monkeypatch.context() as patch:  # moto's uploads all began in 2010
-        patch.setattr("skytrain.aws.resources.multipart_uploads.ABANDONED", timedelta(days=36500))
+        patch.setattr("skytrain.aws.resources.ABANDONED", timedelta(days=36500))
         assert scan_account(account, ["us-east-1"], kind).resources == ()
     found = scan_account(account, ["us-east-1"], kind).resources
     assert [each.id for each in found] == ["s3://ours-1/tokens/shard"]

@@ -45,8 +45,12 @@ from .removal import (
     remove as remove,
 )
 from .reservations import CapacityBlock as CapacityBlock, find_block as find_block
-from .resources import KINDS as KINDS, CloudResource as CloudResource, scale_to_zero as scale_to_zero
-from .resources.emr_applications import job_runs_of as job_runs_of
+from .resources import (
+    KINDS as KINDS,
+    CloudResource as CloudResource,
+    job_runs_of as job_runs_of,
+    scale_to_zero as scale_to_zero,
+)
 from .scan import AccountScan as AccountScan, enabled_regions as enabled_regions, scan_account as scan_account
 from .session import AwsSession as AwsSession, open_session as open_session
 from .tags import RUN as RUN, Tags as Tags, read_tags as read_tags
