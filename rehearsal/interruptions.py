@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from skytrain.runs import list_meeting
+from skytrain.jobs import list_meeting
 
 from .hypervisor import Life
 from .world import RehearsedRun

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from skytrain.runs import list_meeting
+from skytrain.jobs import list_meeting
 
 from .checks import check_generations, check_identical, check_nothing_left, check_spend
 from .interruptions import INTERRUPTIONS

@@ -20,9 +20,9 @@ from tests.support.s3 import ACCESS_KEY, SECRET_KEY, start_server
 
 from skytrain.checkpoints import committed_steps
 from skytrain.config import compose
+from skytrain.jobs import generation_key, list_meeting
 from skytrain.pipelines.prepare import prepare
-from skytrain.runs import Silent, list_meeting, read_launch, read_metrics
-from skytrain.runs.meetings import generation_key
+from skytrain.runs import Silent, read_launch, read_metrics
 from skytrain.storage import NotFound, Store, open_store
 
 from .account import REGION, Account, account

@@ -47,10 +47,11 @@ from tests.support.s3 import start_server
 from tests.support.tiny import TINY, tiny_config
 
 from skytrain.checkpoints import committed_steps, load_model
+from skytrain.jobs import list_meeting
 from skytrain.jobs.lifeline import lives
 from skytrain.jobs.processes import descendants
 from skytrain.pipelines.prepare import prepare
-from skytrain.runs import Silent, attempt_numbers, list_meeting, read_attempt, read_metrics, read_spend
+from skytrain.runs import Silent, attempt_numbers, read_attempt, read_metrics, read_spend
 from skytrain.runs.meter import boot_clock
 from skytrain.storage import Store, open_store
 

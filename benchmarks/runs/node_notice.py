@@ -32,8 +32,9 @@ from tests.support.tiny import tiny_config
 
 from skytrain.checkpoints import committed_steps
 from skytrain.checkpoints.commits import committed, read_marker
+from skytrain.jobs import list_meeting
 from skytrain.pipelines.prepare import prepare
-from skytrain.runs import Silent, attempt_numbers, list_meeting
+from skytrain.runs import Silent, attempt_numbers
 
 RUN = "noticed"
 STEPS_BEFORE = 3

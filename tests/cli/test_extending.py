@@ -15,8 +15,9 @@ import pytest
 
 from skytrain.cli.main import main
 from skytrain.corpus import open_corpus
+from skytrain.jobs import generation_key
 from skytrain.pipelines.prepare import prepare
-from skytrain.runs import LaunchedGroup, LaunchRecord, Silent, create_launch, generation_key, read_metrics
+from skytrain.runs import LaunchedGroup, LaunchRecord, Silent, create_launch, read_metrics
 from skytrain.storage import open_store
 from tests.support.tiny import TINY, tiny_config
 

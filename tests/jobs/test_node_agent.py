@@ -14,25 +14,22 @@ import pytest
 
 from skytrain.aws import Notice
 from skytrain.config import SkytrainError, compose
-from skytrain.jobs import host_services, node_agent, supervisor
+from skytrain.jobs import (
+    GenerationOver,
+    check_generation,
+    generation_key,
+    host_services,
+    list_meeting,
+    node_agent,
+    supervisor,
+)
 from skytrain.jobs.host_services import AgentLimits
-from skytrain.jobs.meeting import HostIdentity, MeetingStore
 from skytrain.jobs.node import machine_lock
+from skytrain.jobs.rendezvous import HostIdentity, MeetingStore
 from skytrain.jobs.waiting import WaitingBudget
 from skytrain.pipelines.logs import logs
 from skytrain.pipelines.prepare import prepare
-from skytrain.runs import (
-    GenerationOver,
-    LogSelection,
-    Meter,
-    Silent,
-    check_generation,
-    claim_attempt,
-    generation_key,
-    list_meeting,
-    meter,
-    read_attempt,
-)
+from skytrain.runs import LogSelection, Meter, Silent, claim_attempt, meter, read_attempt
 from skytrain.storage import Store, StoreUnreachable, open_store
 from skytrain.tokens import find_prepared
 from tests.jobs.node_simulation import SimulatedHost, simulated_host, until

@@ -15,18 +15,8 @@ from skytrain.config import Composed, Config, SkytrainError, compose, source_has
 from skytrain.corpus import InputFile
 from skytrain.planning import PrepareWork
 from skytrain.planning.plan_file import PlannedCode
-from skytrain.runs import (
-    DamagedRecord,
-    LaunchedGroup,
-    LaunchRecord,
-    Silent,
-    create_launch,
-    generation_key,
-    launches_of,
-    read_launch,
-    read_spend,
-    started_key,
-)
+from skytrain.runs import (DamagedRecord, LaunchedGroup, LaunchRecord, Silent, create_launch, launches_of, read_launch, read_spend, started_key)
+from skytrain.jobs import (generation_key)
 from skytrain.storage import StoreUnreachable, open_store
 from skytrain.targets import (
     PlannedJob,

@@ -1,6 +1,7 @@
 from .cluster_environment import RanksEnvironment as RanksEnvironment
 from .early_signals import handle_early_signals as handle_early_signals, handled_signals as handled_signals
 from .health import NCCL_LOG as NCCL_LOG, uses_efa as uses_efa
+from .job_output import job_log_key as job_log_key
 from .lifeline import (
     adopt_orphans as adopt_orphans,
     die_with_parent as die_with_parent,
@@ -18,6 +19,15 @@ from .processes import (
     kill_session as kill_session,
 )
 from .ranks import JoinedJob as JoinedJob, LostRank as LostRank, Ranks as Ranks, ToldByFirstRank as ToldByFirstRank
+from .rendezvous import (
+    GenerationOver as GenerationOver,
+    GenerationRecord as GenerationRecord,
+    MeetingObjects as MeetingObjects,
+    check_generation as check_generation,
+    generation_key as generation_key,
+    list_meeting as list_meeting,
+    read_generation as read_generation,
+)
 from .supervision import (
     ClaimedAttempt as ClaimedAttempt,
     JoinedGeneration as JoinedGeneration,

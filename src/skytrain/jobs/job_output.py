@@ -8,11 +8,15 @@ import time
 from collections import deque
 from typing import IO
 
-from ..runs import job_log_key
 from ..storage import Store, StoreError
 
 KEPT_LINES = 2000  # the last ones
 KEEP_SECONDS = 30.0  # between two writes to the store
+
+
+def job_log_key(run: str, name: str = "") -> str:
+    """Return the key of a job's output, which is named by its generation; without a name, that of their folder."""
+    return f"runs/{run}/job-logs/{name}{name and '.log'}"
 
 
 class JobOutput:

@@ -21,10 +21,10 @@ from .generations import MeetingRules
 from .health import HostNeeds, find_problems
 from .host_services import AgentLimits, HostServices
 from .machines import LocalMachines, RentedMachines
-from .meeting import HostIdentity, MeetingStore
 from .network import address_towards
 from .node_agent import NodeAgent
 from .node_job import PrepareCommand, ServeCommand, StartsJobs, TrainCommand, TuneCommand
+from .rendezvous import HostIdentity, MeetingStore
 from .waiting import WaitingBudget
 
 STORE_SECONDS = 5.0  # for which one request is retried; the agent tries again in its next round

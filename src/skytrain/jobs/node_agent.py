@@ -40,8 +40,8 @@ from .generations import (
 )
 from .host_services import AgentLimits, HostServices, RequestPace, RunningJob
 from .machines import RentedMachines
-from .meeting import HostIdentity, MeetingStore
 from .network import free_port
+from .rendezvous import HostIdentity, MeetingStore
 from .supervisor import Restarts, describe_exit, restart_wait_seconds
 
 LOOK_SECONDS = 10.0

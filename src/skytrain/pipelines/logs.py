@@ -9,17 +9,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ..config import Config
-from ..runs import (
-    LogLine,
-    LogSelection,
-    RunLogs,
-    attempt_key,
-    attempt_numbers,
-    job_log_key,
-    load_run,
-    read_failure,
-    read_outcome,
-)
+from ..jobs import job_log_key
+from ..runs import LogLine, LogSelection, RunLogs, attempt_key, attempt_numbers, load_run, read_failure, read_outcome
 from ..storage import Store, open_store
 
 if TYPE_CHECKING:

@@ -15,6 +15,16 @@ from .attempts import (
 )
 from .event_copies import EventCopies as EventCopies, events_key as events_key
 from .failures import failures_recorded as failures_recorded, read_failure as read_failure
+from .heartbeats import (
+    BOOT_SHAPE as BOOT_SHAPE,
+    HostHeartbeats as HostHeartbeats,
+    HostRecord as HostRecord,
+    HostSpends as HostSpends,
+    Presence as Presence,
+    host_key as host_key,
+    host_record as host_record,
+    meeting_folder as meeting_folder,
+)
 from .launches import (
     LaunchedGroup as LaunchedGroup,
     LaunchId as LaunchId,
@@ -34,21 +44,6 @@ from .launches import (
 )
 from .log_reading import LogLine as LogLine, LogSelection as LogSelection, RunLogs as RunLogs
 from .logs import LoggedReporter as LoggedReporter, libraries_logged as libraries_logged, log_record as log_record
-from .meetings import (
-    GenerationOver as GenerationOver,
-    GenerationRecord as GenerationRecord,
-    HostHeartbeats as HostHeartbeats,
-    HostRecord as HostRecord,
-    HostSpends as HostSpends,
-    MeetingObjects as MeetingObjects,
-    Presence as Presence,
-    check_generation as check_generation,
-    generation_key as generation_key,
-    host_key as host_key,
-    job_log_key as job_log_key,
-    list_meeting as list_meeting,
-    read_generation as read_generation,
-)
 from .meter import (
     Count as Count,
     Meter as Meter,

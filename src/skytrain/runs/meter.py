@@ -23,7 +23,7 @@ from ..config import BudgetConfig, SkytrainError
 from ..planning import Spending, load_catalog
 from ..storage import Store
 from .attempts import attempt_key, attempt_numbers, read_outcome
-from .meetings import HostSpends
+from .heartbeats import HostSpends
 from .reading import read_lines
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

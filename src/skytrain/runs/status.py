@@ -10,7 +10,7 @@ from ..config import DONE, INTERRUPTED
 from ..storage import Store
 from .attempts import attempt_numbers, read_attempt, read_outcome
 from .failures import read_failure
-from .meetings import HostSpends
+from .heartbeats import HostSpends
 from .meter import Count, largest_counts, last_records
 from .metrics import last_metrics
 from .record import load_run

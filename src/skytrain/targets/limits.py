@@ -8,8 +8,9 @@ from datetime import datetime
 
 from ..aws import KINDS, AwsSession, enabled_regions, scan_account
 from ..config import Composed, Config, SkytrainError, source_hash
+from ..jobs import generation_key, list_meeting
 from ..planning import Plan, load_catalog
-from ..runs import LaunchRecord, generation_key, list_meeting, read_launch, read_object, recorded_at, stopped_key
+from ..runs import LaunchRecord, read_launch, read_object, recorded_at, stopped_key
 from ..storage import NotFound, Store
 from .ec2.machines import has_machines
 

@@ -9,18 +9,17 @@ from typing import TypeVar
 
 from ..checkpoints import CheckpointError, committed, read_marker
 from ..config import Config, SkytrainError, format_count, format_seconds
+from ..jobs import generation_key, list_meeting
 from ..runs import (
     DamagedRecord,
     LaunchRecord,
     NoRuns,
     RunRecord,
     RunStatus,
-    generation_key,
     hosts_usd,
     launch_starts,
     launched_runs,
     launches_of,
-    list_meeting,
     load_run,
     read_object,
     run_names,

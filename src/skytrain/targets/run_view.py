@@ -9,19 +9,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..config import format_count, format_seconds, plural
-from ..runs import (
-    GenerationRecord,
-    HostHeartbeats,
-    HostRecord,
-    HostSpends,
-    LaunchRecord,
-    MeetingObjects,
-    RunStatus,
-    launch_folder,
-    list_meeting,
-    read_generation,
-    read_object,
-)
+from ..jobs import GenerationRecord, MeetingObjects, list_meeting, read_generation
+from ..runs import HostHeartbeats, HostRecord, HostSpends, LaunchRecord, RunStatus, launch_folder, read_object
 from ..storage import NotFound, Store
 from .account import AccountMachine
 from .ec2.fallback_offers import current_offer

@@ -9,18 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import advice
-from ..jobs import ClaimedAttempt, JoinedGeneration, Supervision, report_attempt
-from ..runs import (
-    Cause,
-    check_generation,
-    claim_attempt,
-    create_run,
-    failures_recorded,
-    now,
-    record_resume,
-    save_run,
-    write_outcome,
-)
+from ..jobs import ClaimedAttempt, JoinedGeneration, Supervision, check_generation, report_attempt
+from ..runs import Cause, claim_attempt, create_run, failures_recorded, now, record_resume, save_run, write_outcome
 from .context import RunContext
 from .opening import OpenedRun
 from .resume import ResumePoint, fetch_checkpoint, find_changes, find_lost_metrics, find_resume_point

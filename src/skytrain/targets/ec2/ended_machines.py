@@ -14,7 +14,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from ...aws import AwsSession, Call
-from ...runs import LaunchRecord, list_meeting
+from ...jobs import list_meeting
+from ...runs import LaunchRecord
 from ...storage import Store
 
 ENDED_AT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")

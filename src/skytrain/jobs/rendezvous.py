@@ -1,17 +1,115 @@
-"""The meeting's objects in the store, as the node agent reads and writes them."""
+"""The rendezvous of a run's hosts: generations, as objects in the store.
+
+    runs/<run>/meeting/{ready,away,left,boot}/...      heartbeats of hosts (`runs/heartbeats.py`)
+    runs/<run>/meeting/generations/00001.json          members, node 0's address and port, rendezvous id; created once
+    runs/<run>/meeting/generations/00001.ended.json    who ended it and why; created once
+    runs/<run>/meeting/generations/00001.over.json     the run itself is over, with its exit code; created once
+
+<shape> of a heartbeat is nodes x processes: hosts of another shape form another mesh and are not invited. All
+decisions use names and times of one listing.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..runs import MeetingObjects, Presence, generation_key, host_key, list_meeting
+from ..config import EXIT_CODES, SUPERSEDED, SkytrainError
+from ..runs import BOOT_SHAPE, DamagedRecord, HostRecord, Presence, host_key, host_record, meeting_folder, read_object
 from ..storage import Store
 from .generations import EndGeneration, GenerationEnd, JobGeneration, MeetingView, Propose, machine_of
 
+_GENERATION = re.compile(r"(?P<number>\d+)\.(?P<end>(ended|over)\.)?json")
 PRESENT_SECONDS = 60.0  # a host without a heartbeat for so long is taken to be gone
+
+
+class GenerationOver(SkytrainError):
+    """The generation of this process has ended, so its job must not claim an attempt."""
+
+    exit_code = EXIT_CODES[SUPERSEDED]
+
+
+@dataclass(frozen=True)
+class MeetingObjects:
+    """One listing of the folder."""
+
+    hosts: tuple[HostRecord, ...]
+    newest: int  # the number of the newest generation; 0 without one
+    ended: bool
+    over: bool
+    boots: tuple[HostRecord, ...] = ()  # written by boot scripts; only their cost counts
+
+
+def generation_key(run: str, number: int, kind: str = "") -> str:
+    return f"{meeting_folder(run)}generations/{number:05d}{kind and '.'}{kind}.json"
+
+
+def list_meeting(store: Store, run: str) -> MeetingObjects:
+    """Return what the folder has, by one request for up to a thousand objects."""
+    folder = meeting_folder(run)
+    hosts: list[HostRecord] = []
+    ends: dict[int, set[str]] = {}
+    for stat in store.list(folder):
+        host = host_record(stat, folder)
+        if host is not None:
+            hosts.append(host)
+        elif match := _GENERATION.fullmatch(stat.key.removeprefix(f"{folder}generations/")):
+            ends.setdefault(int(match["number"]), set()).add(match["end"] or "")
+    newest = max((number for number, kinds in ends.items() if "" in kinds), default=0)
+    kinds = ends.get(newest, set())
+    return MeetingObjects(
+        hosts=tuple(host for host in hosts if host.shape != BOOT_SHAPE),
+        newest=newest,
+        ended="ended." in kinds,
+        over="over." in kinds,
+        boots=tuple(host for host in hosts if host.shape == BOOT_SHAPE),
+    )
+
+
+def check_generation(store: Store, run: str, number: int) -> None:
+    """Raise GenerationOver unless the generation is the newest and has not ended."""
+    found = list_meeting(store, run)
+    if found.newest > number or found.ended or found.over:
+        raise GenerationOver(
+            f"run {run!r}: generation {number} has ended, so its job stops; generation {found.newest} is the newest\n"
+            "  the node agent joins the next one"
+        )
+
+
+@dataclass(frozen=True)
+class GenerationRecord:
+    """The newest generation as its objects describe it. With an exit code, the run itself is over."""
+
+    number: int
+    members: tuple[str, ...]
+    end_reason: str | None = None
+    exit_code: int | None = None
+    launch: str | None = None  # whose agents ended the run
+
+
+def read_generation(store: Store, run: str, found: MeetingObjects) -> GenerationRecord | None:
+    """Return the newest generation of a listing; None before the first."""
+    if not found.newest:
+        return None
+    key = generation_key(run, found.newest)
+    try:
+        members = tuple(str(host) for host in read_object(store, key)["members"])
+        if not found.ended and not found.over:
+            return GenerationRecord(number=found.newest, members=members)
+        key = generation_key(run, found.newest, "over" if found.over else "ended")
+        end = read_object(store, key)
+        return GenerationRecord(
+            number=found.newest,
+            members=members,
+            end_reason=str(end["reason"]),
+            exit_code=end["exit_code"],
+            launch=end.get("launch"),
+        )
+    except (KeyError, TypeError) as error:
+        raise DamagedRecord(store, key, error) from None
 
 
 @dataclass(frozen=True)
