@@ -160,7 +160,7 @@ def same_run(one: RungShape, other: RungShape) -> bool:
 
 
 def run_grid(config: Config, name: str, small: bool, limits: tuple[Path | None, float]) -> None:
-    from skytrain.pipelines.tune_runner import LocalRunner, dry_run
+    from skytrain.pipelines.tune import LocalRunner, dry_run
 
     out, most_seconds = limits
     began = time.monotonic()
@@ -175,7 +175,9 @@ def run_grid(config: Config, name: str, small: bool, limits: tuple[Path | None, 
             estimates[model] = asdict(dry_run(shape.config, Silent()))
             print(f"{time.monotonic() - began:.0f} s: {model}: {estimates[model]}", flush=True)
     found: dict[str, Any] = {"target": name, "small": small, "estimates": estimates, "rows": []}
-    runner = LocalRunner("grid", open_store(config.store), [*shapes, full], HourlyPrice(USD_PER_HOUR, 0.1), Silent())
+    runner = LocalRunner(
+        SweepStore(open_store(config.store), "grid"), [*shapes, full], HourlyPrice(USD_PER_HOUR, 0.1), Silent()
+    )
     longest = 0.0
     for number, (shape, rate, seed) in enumerate(jobs_of(config, target, small), 1):
         if time.monotonic() - began + 1.2 * longest > most_seconds:

@@ -25,4 +25,4 @@ def root(prepared_root, tmp_path) -> Path:
 @pytest.fixture
 def young_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep pays for its process from its start, and a process of tests may be many minutes old."""
-    monkeypatch.setattr("skytrain.pipelines.tune._process_age", lambda: 2.0)
+    monkeypatch.setattr("skytrain.tuning.machine._process_age", lambda: 2.0)

@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 
 from skytrain.config import ConfigError, SkytrainError
-from skytrain.pipelines import tune_runner
+from skytrain.pipelines import tune as tuning_story
 from skytrain.pipelines.train import train
 from skytrain.pipelines.tune import tune
-from skytrain.pipelines.tune_axes import tune_axes
-from skytrain.pipelines.tune_compare import compare_sweeps
 from skytrain.runs import Silent, load_run, read_metrics
 from skytrain.storage import open_store
 from skytrain.tuning import (
@@ -21,6 +19,7 @@ from skytrain.tuning import (
     Ledger,
     SweepStore,
     Trial,
+    compare_sweeps,
     plan_sweep,
     priced_problem,
     target_shape,
@@ -48,7 +47,7 @@ SWEEP = (
 @pytest.fixture(autouse=True)
 def quick_estimates(monkeypatch):
     """Measuring twenty steps takes longer than the trials of these tests."""
-    estimate = tune_runner.StepEstimate(step_seconds=0.05, first_seconds=0.2, start_seconds=10.0)
+    estimate = tuning_story.StepEstimate(step_seconds=0.05, first_seconds=0.2, start_seconds=10.0)
     monkeypatch.setattr("skytrain.pipelines.tune.dry_run", lambda config, reporter: estimate)
 
 
@@ -62,9 +61,9 @@ def test_a_killed_sweep_continues_with_the_same_command_and_pays_no_trial_twice(
             raise KeyboardInterrupt
         return real(config, reporter, start)
 
-    real = tune_runner.train
-    monkeypatch.setattr(tune_runner, "train", killed_in_the_third)
-    with pytest.raises(tune_runner.SweepInterrupted, match="the same command continues it"):
+    real = tuning_story.train
+    monkeypatch.setattr(tuning_story, "train", killed_in_the_third)
+    with pytest.raises(tuning_story.SweepInterrupted, match="the same command continues it"):
         tune(config, Silent())
     tuned = tune(config, Silent())
     store = open_store(str(root))
@@ -100,7 +99,7 @@ def test_a_trial_on_a_trunk_equals_one_from_scratch_and_pays_only_the_rest(root)
     words = ("lr_schedule=wsd", "lr_schedule.warmup_steps=12", "tune.trunk=true", "tune.horizons=[0.25,0.5]")
     config = tiny_config(root, *SWEEP, *words, "tune.name=w", "trainer.device=cpu")
     store, shapes = open_store(str(root)), trial_shapes(config)
-    runner = tune_runner.LocalRunner("w", store, shapes, HourlyPrice(3.6, 0.1), Silent())
+    runner = tuning_story.LocalRunner(SweepStore(store, "w"), shapes, HourlyPrice(3.6, 0.1), Silent())
     sweep = SweepStore(store, "w")
     for number, rung in enumerate(("1x16-12", "1x16-24"), 1):
         sweep.decide(Decision(number, Trial(rung, 0.01), 1.0, "halving"))
@@ -125,10 +124,10 @@ def test_a_trial_on_a_trunk_equals_one_from_scratch_and_pays_only_the_rest(root)
 
 @pytest.mark.slow
 def test_two_axes_share_a_budget_and_each_turn_starts_where_the_others_are(root, monkeypatch):
-    monkeypatch.setattr("skytrain.pipelines.tune_axes.MOST_ROUNDS", 1)  # as if the second round had no money
+    monkeypatch.setattr("skytrain.tuning.axes.MOST_ROUNDS", 1)  # as if the second round had no money
     words = ("tune.name=both", "tune.expected=null", "optimizer.lr=0.01", "budget.usd=3", "tune.axes=[lr,weight_decay]")
     config = tiny_config(root, *SWEEP, *words)
-    tuned = tune_axes(config, Silent())
+    tuned = tune(config, Silent())
     store = open_store(str(root))
     sweeps = store.folders("sweeps")
     assert sweeps[:2] == ["both-1-lr", "both-2-weight_decay"] and len(tuned.turns) == len(sweeps)
@@ -139,7 +138,7 @@ def test_two_axes_share_a_budget_and_each_turn_starts_where_the_others_are(root,
     assert spent + tuned.conclusion.final_usd <= 3.0 and second.history()
     assert "optimizer.lr=" in tuned.final_words and "optimizer.weight_decay=" in tuned.final_words
     with pytest.raises(ConfigError, match=r"tune.axes: 'beta' cannot be tuned"):
-        tune_axes(tiny_config(root, *SWEEP, "budget.usd=3", "tune.axes=[beta]"), Silent())
+        tune(tiny_config(root, *SWEEP, "budget.usd=3", "tune.axes=[beta]"), Silent())
 
 
 @pytest.mark.parametrize(
@@ -169,17 +168,17 @@ def test_bad_settings_are_one_message_before_anything_is_paid(root, words, messa
 
 def test_a_dry_run_lists_trials_within_the_budget_and_spends_nothing(root):
     config = tiny_config(root, *SWEEP, "tune.name=dry", "budget.usd=2", "tune.strategy=ladder")
-    schedule = plan_sweep(config, Silent())
+    schedule = plan_sweep(config, Silent(), tuning_story.dry_run)
     assert schedule.trials and sum(one.usd for one in schedule.trials) + schedule.final_usd <= 2.0
     assert not open_store(str(root)).list("sweeps/dry/")
     with pytest.raises(BudgetError, match="the least that works is budget"):
-        plan_sweep(tiny_config(root, *SWEEP, "budget.usd=0.001"), Silent())
+        plan_sweep(tiny_config(root, *SWEEP, "budget.usd=0.001"), Silent(), tuning_story.dry_run)
 
 
 def test_what_is_reserved_for_the_final_run_covers_what_its_budget_keeps_back_for_the_last_validation(root):
     config = tiny_config(root, *SWEEP, "budget.usd=2", "trainer.validate_tokens=4K", "budget.margin=30s")
     price, shape = HourlyPrice(3.6, 0.0), target_shape(config)
-    estimate = tune_runner.StepEstimate(step_seconds=0.05, first_seconds=0.2, start_seconds=10.0)
+    estimate = tuning_story.StepEstimate(step_seconds=0.05, first_seconds=0.2, start_seconds=10.0)
     shapes = trial_shapes(config)
     estimates = {f"{one.config.model.name}-{one.config.trainer.batch_tokens}": estimate for one in (*shapes, shape)}
     _, final_usd = priced_problem(config, shapes, estimates, price)

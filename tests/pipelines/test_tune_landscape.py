@@ -10,12 +10,21 @@ from dataclasses import replace
 import pytest
 
 from skytrain.config import Config, ConfigError, SkytrainError
-from skytrain.pipelines import tune_runner
+from skytrain.pipelines import tune as tuning_story
 from skytrain.pipelines.tune import tune
-from skytrain.pipelines.tune_axes import tune_axes
 from skytrain.runs import Silent, boot_clock, read_object
 from skytrain.storage import open_store
-from skytrain.tuning import BudgetError, Entry, Ledger, SweepStore, TrialResult, plan_sweep, shape_named, trial_config
+from skytrain.tuning import (
+    BudgetError,
+    Entry,
+    Ledger,
+    SweepStore,
+    TrialResult,
+    plan_sweep,
+    shape_named,
+    trial_config,
+    tune_here,
+)
 from tests.pipelines.test_tune import SWEEP
 from tests.support.tiny import tiny_config
 
@@ -39,8 +48,8 @@ class Landscape:
     ran: list[Config]
     interrupted: str = ""  # the sweep whose third trial is interrupted, once
 
-    def __init__(self, sweep, store, shapes, price, reporter) -> None:
-        self._sweep, self._shapes, self._price = sweep, shapes, price
+    def __init__(self, sweep, shapes, price, reporter) -> None:
+        self._sweep, self._shapes, self._price = sweep.name, shapes, price
 
     def run(self, number, trial, limit_usd) -> TrialResult:
         if self._sweep == Landscape.interrupted and number == 3:
@@ -53,21 +62,21 @@ class Landscape:
 
 @pytest.fixture(autouse=True)
 def landscape(monkeypatch):
-    estimate = tune_runner.StepEstimate(step_seconds=0.05, first_seconds=0.2, start_seconds=10.0)
+    estimate = tuning_story.StepEstimate(step_seconds=0.05, first_seconds=0.2, start_seconds=10.0)
     monkeypatch.setattr("skytrain.pipelines.tune.dry_run", lambda config, reporter: estimate)
     monkeypatch.setattr("skytrain.pipelines.tune.LocalRunner", Landscape)
-    monkeypatch.setattr("skytrain.pipelines.tune._save_page", lambda store, report: None)  # of every turn
+    monkeypatch.setattr("skytrain.pipelines.tune.write_sweep_report", lambda *_: None)  # of every turn
     Landscape.ran, Landscape.interrupted = [], ""
 
 
 def test_a_second_round_searches_each_axis_where_the_others_have_moved_to_also_after_an_interruption(root):
     config = tiny_config(root, *SWEEP, *ONE_AXIS, "tune.name=two", "tune.axes=[lr,weight_decay]")
     Landscape.interrupted = "two-3-lr"
-    with pytest.raises(tune_runner.SweepInterrupted):
-        tune_axes(config, Silent())
+    with pytest.raises(tuning_story.SweepInterrupted):
+        tune(config, Silent())
     store = open_store(str(root))
     before = {name: SweepStore(store, name).answer() for name in ("two-1-lr", "two-2-weight_decay")}
-    tuned = tune_axes(config, Silent())
+    tuned = tune(config, Silent())
     names = store.folders("sweeps")
     assert names[:4] == ["two-1-lr", "two-2-weight_decay", "two-3-lr", "two-4-weight_decay"]
     assert {name: SweepStore(store, name).answer() for name in before} == before  # begun with, so they stay
@@ -87,7 +96,7 @@ def test_batch_and_warmup_are_tuned_together_and_every_trial_trains_on_the_same_
     config = tiny_config(
         root, *SWEEP, *ONE_AXIS, "tune.name=bw", "tune.axes=[batch_tokens,warmup]", "tune.horizons=[1]"
     )
-    tuned = tune_axes(config, Silent())
+    tuned = tune(config, Silent())
     tokens = config.trainer.steps * config.trainer.batch_tokens * config.tune.horizons[0]
     for one in Landscape.ran:
         unit = one.trainer.batch_tokens
@@ -103,11 +112,15 @@ def test_batch_and_warmup_are_tuned_together_and_every_trial_trains_on_the_same_
 
 def test_a_dry_run_of_several_axes_shows_the_first_with_its_share_of_the_dollars(root):
     config = tiny_config(root, *SWEEP, *ONE_AXIS, "tune.axes=[warmup,lr]")
-    schedule = plan_sweep(config, Silent())
+    schedule = plan_sweep(config, Silent(), tuning_story.dry_run)
     assert schedule.axes == ("warmup", "lr")
     assert sum(one.usd for one in schedule.trials) <= (BUDGET - schedule.final_usd) / 2
     with pytest.raises(ConfigError, match=r"tune.lowest: is a value of one axis, and tune.axes names several"):
-        plan_sweep(tiny_config(root, *SWEEP, *ONE_AXIS, "tune.axes=[lr,warmup]", "tune.lowest=0.001"), Silent())
+        plan_sweep(
+            tiny_config(root, *SWEEP, *ONE_AXIS, "tune.axes=[lr,warmup]", "tune.lowest=0.001"),
+            Silent(),
+            tuning_story.dry_run,
+        )
 
 
 def test_a_sweep_that_cannot_pay_its_own_restart_says_what_is_missing_and_charges_nothing(root):
@@ -136,7 +149,7 @@ def test_the_least_that_a_refusal_names_works_and_asking_again_costs_nothing(roo
 
     def refused() -> float:
         with pytest.raises(BudgetError, match="the least that works") as error:
-            tune(config, Silent(), since=boot_clock() - 5)
+            tune_here(config, Silent(), tuning_story.sweep_tools(), since=boot_clock() - 5)
         return float(re.search(r"budget.usd=([\d.]+);", str(error.value))[1])
 
     refused()  # and charged for what it measured
@@ -144,7 +157,7 @@ def test_the_least_that_a_refusal_names_works_and_asking_again_costs_nothing(roo
     least = refused()
     assert Ledger(store, "sweeps/least", 1.0).spent_usd == spent
     enough = replace(config, budget=replace(config.budget, usd=least))
-    assert tune(enough, Silent(), since=boot_clock() - 5).history
+    assert tune_here(enough, Silent(), tuning_story.sweep_tools(), since=boot_clock() - 5).history
     assert sum(one.usd for one in Ledger(store, "sweeps/least", least).entries) <= least
 
 
@@ -157,7 +170,7 @@ def test_what_a_killed_process_had_reserved_buys_trials_when_the_sweep_is_contin
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("skytrain.pipelines.tune.LiveTable.finished", killed)
+        patch.setattr("skytrain.tuning.machine.LiveTable.finished", killed)
         patch.setattr("skytrain.tuning.hosts.SweepHost.leave", lambda host, ledger, state: None)
         with pytest.raises(SkytrainError, match="was interrupted"):
             tune(config, Silent())

@@ -15,9 +15,8 @@ from .options import ConfigDirs, Overrides, compose_overrides
 
 if TYPE_CHECKING:
     from ..config import Config
-    from ..pipelines.tune import TunedSweep
     from ..runs import Reporter
-    from ..tuning import Schedule, StepEstimate
+    from ..tuning import Schedule, StepEstimate, TunedSweep
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the schedule of trials with their dollars; run none.")]
 
@@ -70,7 +69,7 @@ app = typer.Typer(cls=TuneGroup, help=HELP, no_args_is_help=True, rich_markup_mo
 
 
 def _measure_steps(config: Config, reporter: Reporter) -> StepEstimate:
-    from ..pipelines.tune_runner import dry_run  # loads torch
+    from ..pipelines.tune import dry_run  # loads torch
 
     return dry_run(config, reporter)
 
@@ -93,20 +92,14 @@ def run_command(overrides: Overrides = None, config_dir: ConfigDirs = None, dry_
 
     check_installed()
     try:
-        tuned = _tuned(composed.config)
+        from ..pipelines.tune import tune
+
+        with reporter() as console:
+            tuned = tune(composed.config, console)
     except SweepStopped as stopped:  # as asked: no failure
         print(stopped, file=sys.stderr)
         return
     print(_answer_text(tuned, words, composed.config.tune.usd_per_hour))
-
-
-def _tuned(config: Config) -> TunedSweep:
-    from ..pipelines.tune import tune
-    from ..pipelines.tune_axes import tune_axes
-    from .console import reporter
-
-    with reporter() as console:
-        return (tune_axes if config.tune.axes else tune)(config, console)
 
 
 def _schedule_text(schedule: Schedule) -> str:
@@ -196,7 +189,7 @@ def compare_command(
       skytrain tune compare first second
     """
     config = compose_overrides(overrides or [], config_dir).config
-    from ..pipelines.tune_compare import compare_sweeps
+    from ..tuning import compare_sweeps
 
     print(compare_sweeps(config, first, second))
 

@@ -1,314 +1,103 @@
 """Tune: a configuration and a budget in, the best learning rate that it can buy out.
 
-The same call again continues: decisions, trials and every dollar are in the store.
+`tuning` decides which trials are bought. Here a trial is a run in this process, so torch is loaded once and kernels
+are compiled once, and the answer becomes a page with plots.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import math
-import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
 
-from ..aws import Ec2Instance
-from ..config import Config, ConfigError, SkytrainError
+from ..bench import time_steps
+from ..checkpoints import committed_steps
+from ..config import INTERRUPTED, Config
 from ..report import SweepReport, png_of, sweep_html, sweep_plots
-from ..runs import Reporter, boot_clock, read_metrics, this_machine
-from ..storage import Store, open_store
-from ..tokens import find_training_data
-from ..tuning import (
-    BEAT_SECONDS,
-    FINAL,
-    PRESENT_SECONDS,
-    BudgetError,
-    Conclusion,
-    Decision,
-    Entry,
-    Heartbeats,
-    HourlyPrice,
-    Ledger,
-    Observation,
-    OtherAnswer,
-    Problem,
-    StepEstimate,
-    SweepHost,
-    SweepProgress,
-    SweepSetup,
-    SweepState,
-    SweepStore,
-    TuneSession,
-    begin_sweep,
-    check_budget,
-    check_range,
-    conclude,
-    conclusion_of,
-    ended_sessions,
-    find_instance,
-    find_strategy,
-    fitted_curves,
-    is_over,
-    known_estimates,
-    live_sessions,
-    measure,
-    missing_estimates,
-    other_answers,
-    priced_problem,
-    search_of,
-    sweep_name,
-    sweep_price,
-    sweep_spec,
-    target_shape,
-    trial_shapes,
-    value_words,
-    work,
+from ..runs import (
+    Cause,
+    Reporter,
+    Silent,
+    Start,
+    Superseded,
+    attempt_numbers,
+    last_metrics,
+    load_run,
+    read_outcome,
+    read_spend,
+    write_outcome,
 )
-from .tune_runner import LocalRunner, SweepInterrupted, dry_run, signals_interrupt
-from .tune_slots import check_slots, measure_in_slot, run_slots
+from ..storage import Store
+from ..training import Diverged
+from ..tuning import (
+    HourlyPrice,
+    JointFit,
+    RungShape,
+    StepEstimate,
+    SweepInterrupted,
+    SweepStopped,
+    SweepStore,
+    SweepTools,
+    Trial,
+    TrialMetrics,
+    TrialResult,
+    TrialTaken,
+    TunedSweep,
+    TuneSession,
+    decay_start,
+    find_estimates,
+    shape_named,
+    trial_config,
+    trunk_of,
+    tune_axes,
+    tune_here,
+    work_in_slot,
+)
+from .train import FRESH, train
 
-WAIT_SECONDS = 10.0  # between two looks for results of other workers
-
-
-@dataclass(frozen=True)
-class TunedSweep:
-    """A finished sweep."""
-
-    name: str
-    url: str
-    problem: Problem
-    history: list[Observation]
-    conclusion: Conclusion
-    others: list[OtherAnswer]
-    final_words: str  # the settings of the final run that the sweep decided
-    from_step: int  # of a model that exists, at which the final run starts
-    turns: tuple[str, ...] = ()  # a line for each, where several axes were tuned
-    rented: bool = False  # the machine, which is counted from its launch unless a run says otherwise
-
-
-def tune(config: Config, reporter: Reporter, since: float | None = None) -> TunedSweep:
-    """Runs the sweep to its answer, or continues one that was interrupted.
-
-    `since` is when this process began to work on the sweep, by the machine's clock; None: when it was started.
-    """
-    instance = find_instance()
-    price = sweep_price(config, instance)
-    check_slots(config)
-    sweep = _open_sweep(config)
-    began = since or _charged_from(sweep, instance, config.tune.host)
-    machine = config.tune.host or (instance.id if instance is not None else None)
-    session = TuneSession.here(machine, began, price, config.tune.parallel)
-    host = SweepHost(sweep, session)
-    if instance is None and (over := _finished(config, sweep, host, price, reporter)) is not None:
-        return over
-    with Heartbeats(host), signals_interrupt():
-        _check_alone(host, sweep.name)
-        measuring = host.clock()
-        estimates = find_estimates(config, reporter)
-        host.measured_seconds = host.clock() - measuring
-        setup = _setup(config, sweep, host, estimates, price, reporter)
-        host.settle(setup.ledger, sweep.state())
-        table = LiveTable(reporter, setup.problem, sweep.history())
-        reporter.note(f"sweep {sweep.name}: {sweep.url}")
-        try:
-            host.reserve(setup.ledger, sweep.state())
-            begin_sweep(setup)
-            if config.tune.parallel == 1:
-                work(replace(setup, tell=table.finished, announce=table.announce))
-            else:
-                run_slots(config, session, lambda: table.look(sweep.state(), setup.ledger))
-            host.settle(setup.ledger, sweep.state())
-            host.count_spent(setup.ledger, sweep.state())
-            return _concluded(config, setup)
-        except KeyboardInterrupt:
-            raise SweepInterrupted("the sweep was interrupted\n  the same command continues it") from None
-        finally:
-            host.leave(setup.ledger, sweep.state())
+STOP_SHARE = 0.03  # of a trial's limit that its own budget keeps back
 
 
-def _finished(
-    config: Config, sweep: SweepStore, host: SweepHost, price: HourlyPrice, reporter: Reporter
-) -> TunedSweep | None:
-    """The answer of a sweep that has nothing left to buy: reading it takes no money from the final run.
-
-    None: there is something to do, and money to begin.
-    """
-    estimates = known_estimates(sweep)
-    if missing_estimates([*trial_shapes(config), target_shape(config)], estimates):
-        return None
-    setup = _setup(config, sweep, host, estimates, price, reporter)
-    host.settle(setup.ledger, sweep.state())  # what a killed process had reserved is free again
-    if is_over(setup):
-        return _concluded(config, setup)
-    if not live_sessions(sweep):
-        _check_start(setup, host)
-    return None
+def tune(config: Config, reporter: Reporter) -> TunedSweep:
+    """Run a sweep to its answer, one after another for each of `tune.axes`. The same call again continues."""
+    if config.tune.axes:
+        return tune_axes(config, reporter, sweep_tools())
+    return tune_here(config, reporter, sweep_tools())
 
 
-def _check_start(setup: SweepSetup, host: SweepHost) -> None:
-    """Raises BudgetError where a sweep has less left than starting costs; refusing it here costs nothing.
-
-    A trial that was interrupted has a limit above its estimate, which may pay for it.
-    """
-    ledger = setup.ledger
-    state = setup.sweep.state()
-    usd = host.session.reserve_usd(state, host.clock())
-    if not state.decisions:
-        ledger.count(Entry(host.entry, usd))
-        check_budget(setup.problem, setup.final_usd, ledger, host.start_usd())
-        return
-    left = ledger.left_usd + sum(one.most_usd - one.usd for one in state.running)
-    if usd > left:
-        least = math.ceil(1e4 * (ledger.budget_usd + usd - left)) / 1e4
-        raise BudgetError(
-            f"the sweep {setup.sweep.name} has ${max(0.0, left):.4f} left, and starting again takes "
-            f"${usd:.4f} of this machine\n  the least that continues it is budget.usd={least:g}"
-        )
-
-
-def work_in_slot(config: Config, session: TuneSession, slot: int, reporter: Reporter) -> None:
-    """Runs trials in this process, as one of several slots of a machine."""
-    sweep = _open_sweep(config)
-    price = HourlyPrice(session.usd_per_hour, config.tune.margin)
-    host = SweepHost(sweep, session, slot)
-    work(_setup(config, sweep, host, known_estimates(sweep), price, reporter))
-
-
-def find_estimates(
-    config: Config, reporter: Reporter, known: Mapping[str, StepEstimate] | None = None
-) -> dict[str, StepEstimate]:
-    """The sweep's estimates, measured as its trials will run where there are none yet.
-
-    Of several machines, the first one's count for all. `known` are those of another sweep on this machine.
-    """
-    sweep = _open_sweep(config)
-    shapes = [*trial_shapes(config), target_shape(config)]
-    found = {**(known or {}), **known_estimates(sweep)}
-    if missing_estimates(shapes, found) and config.tune.parallel > 1:
-        reporter.note(f"measuring 20 steps of each model on one of {config.tune.parallel} slots")
-        measure_in_slot(config)
-        return known_estimates(sweep)
-    found = measure(shapes, found, reporter, dry_run)
-    sweep.save("estimates", {name: estimate.to_json() for name, estimate in found.items()})
-    return found
-
-
-def _open_sweep(config: Config) -> SweepStore:
-    store = open_store(config.store).patient(config.store.patience)
-    find_strategy(config.tune.strategy)
-    prepared = find_training_data(store, config)
-    if prepared.validation is None:
-        raise ConfigError("data.validation_fraction", "there is no validation split to compare trials on")
-    check_range(config)
-    sweep = SweepStore(store, sweep_name(config))
-    sweep.open(sweep_spec(config, prepared.tokenizer_id), idle=not live_sessions(sweep))
-    return sweep
-
-
-def _setup(
-    config: Config,
-    sweep: SweepStore,
-    host: SweepHost,
-    estimates: dict[str, StepEstimate],
-    price: HourlyPrice,
-    reporter: Reporter,
-) -> SweepSetup:
-    """One worker of the sweep. A slot costs its share of the machine; the final run has the whole machine."""
-    shapes = trial_shapes(config)
-    slots = host.session.slots
-    slot_price = HourlyPrice(price.usd_per_hour / slots, price.margin)
-    problem, _ = priced_problem(config, shapes, estimates, slot_price)
-    final_usd = priced_problem(config, shapes, estimates, price)[1]
-    assert config.budget.usd is not None
-    ledger = Ledger(sweep.store, sweep.folder, config.budget.usd)
-    runner = LocalRunner(sweep.name, sweep.store, shapes, slot_price, reporter)
-
-    def wait() -> bool:
-        time.sleep(WAIT_SECONDS)
-        return host.can_wait(ledger, sweep.state())
-
-    parallel = slots * max(1, config.tune.machines)
-    strategy = find_strategy(config.tune.strategy)
-    return SweepSetup(
-        sweep=sweep,
-        ledger=ledger,
-        problem=problem,
-        strategy=strategy,
-        runner=runner,
-        final_usd=final_usd,
-        host=host,
-        parallel=parallel,
-        wait=wait,
+def sweep_tools() -> SweepTools:
+    """Return what a sweep needs of this package: how trials are run, steps measured and answers reported."""
+    return SweepTools(
+        make_runner=LocalRunner,
+        dry_run=dry_run,
+        work_in_slot=_work_in_slot,
+        measure_in_slot=_measure_in_slot,
+        write_report=write_sweep_report,
     )
 
 
-def _concluded(config: Config, setup: SweepSetup) -> TunedSweep:
-    """The answer, also where another machine has given it already, and the report."""
-    sweep = setup.sweep
-    problem = setup.problem
-    ledger = setup.ledger
-    history = sweep.state().observed
-    answer = conclude(setup, history)
-    final_usd = ledger.usd(FINAL) if ledger.has(FINAL) else setup.final_usd
-    conclusion = conclusion_of(problem, history, answer, config.tune.axis, (ledger.spent_usd, final_usd))
-    others = other_answers(search_of(problem, history, ledger))
-    curves = fitted_curves(problem, history)
+def _work_in_slot(config: Config, session: TuneSession | None, slot: int) -> None:
+    assert session is not None
+    work_in_slot(config, session, slot, sweep_tools())
+
+
+def _measure_in_slot(config: Config, session: TuneSession | None, slot: int) -> None:
+    find_estimates(config, Silent(), sweep_tools())
+
+
+def write_sweep_report(store: Store, tuned: TunedSweep, fit: JointFit | None, metrics: TrialMetrics) -> None:
+    """Write the page of a sweep and its plots to the sweep's folder."""
     report = SweepReport(
-        name=sweep.name,
-        problem=problem,
-        history=history,
-        conclusion=conclusion,
-        others=others,
-        fit=curves,
-        curves=_curves(sweep.store, history),
+        name=tuned.name,
+        problem=tuned.problem,
+        history=tuned.history,
+        conclusion=tuned.conclusion,
+        others=tuned.others,
+        fit=fit,
+        curves=metrics,
     )
-    _save_page(sweep.store, report)
-    words = value_words(config, answer.rate)
-    from_step = config.tune.final_from_step
-    tuned = TunedSweep(
-        name=sweep.name,
-        url=sweep.url,
-        problem=problem,
-        history=history,
-        conclusion=conclusion,
-        others=others,
-        final_words=words,
-        from_step=from_step,
-    )
-    return replace(tuned, rented=find_instance() is not None)
-
-
-def _charged_from(sweep: SweepStore, instance: Ec2Instance | None, name: str | None) -> float:
-    """When the machine's time began to count, by its clock: this process's start, or a rented machine's launch.
-
-    A rented machine is paid between two sessions too, so the next one counts from the last heartbeat of the one before.
-    """
-    now = boot_clock()
-    if instance is None:
-        return now - _process_age()
-    earlier = [float(one["at"]) for one in ended_sessions(sweep, name or instance.id)]
-    return max(earlier, default=now - this_machine(instance).age_seconds)
-
-
-def _check_alone(host: SweepHost, sweep: str) -> None:
-    """Raises where another process of this machine works on the sweep: the machine would be counted twice.
-
-    Whether a process elsewhere that has this machine's name is alive shows within a minute.
-    """
-    deadline = time.monotonic() + PRESENT_SECONDS + 2 * BEAT_SECONDS
-    while (twin := host.twin()) is not None:
-        if twin.place != host.session.place and time.monotonic() < deadline:
-            time.sleep(BEAT_SECONDS)
-            continue
-        host.withdraw()
-        raise SkytrainError(
-            f"process {twin.process.partition('-')[0]} of this machine ({twin.machine}) runs the sweep {sweep}\n"
-            "  for several trials at the same time set tune.parallel; or give this process a tune.host of its own"
-        )
-
-
-def _save_page(store: Store, report: SweepReport) -> None:
-    """The page and its plots beside the sweep's other objects."""
     folder = f"sweeps/{report.name}/report"
     store.write(f"{folder}/report.html", sweep_html(report).encode())
     for name, svg in sweep_plots(report).items():
@@ -316,54 +105,126 @@ def _save_page(store: Store, report: SweepReport) -> None:
         store.write(f"{folder}/{name}.png", png_of(svg))
 
 
-def _curves(store: Store, history: Sequence[Observation]) -> dict[str, list[dict[str, Any]]]:
-    """The metrics of each trial's run."""
-    return {one.trial.key: read_metrics(store, one.extra["run"]) for one in history if "run" in one.extra}
+class TrialReporter:
+    """Shows the progress of a trial under its number, without the notes and tables of an ordinary run."""
 
-
-class LiveTable:
-    """A line for each finished trial, and what runs now."""
-
-    def __init__(self, reporter: Reporter, problem: Problem, earlier: Mapping[int, Observation]) -> None:
+    def __init__(self, reporter: Reporter, number: int) -> None:
         self._reporter = reporter
-        self._problem = problem
-        self._shown = set(earlier)
-        self._began = False
-        self._running = ""
+        self._stage = f"trial {number}"
 
-    def announce(self, decision: Decision) -> None:
-        if not self._began:
-            self._began = True
-            self._reporter.note(f"{'':>5} {'rung':<14} {'value':>9} {'loss':>9} {'hours':>8} {'cost':>9} {'left':>9}")
+    def note(self, text: str) -> None:
+        if text.startswith(("warning", "budget")):
+            self._reporter.note(f"{self._stage}: {text}")
 
-    def finished(self, progress: SweepProgress) -> None:
-        self._shown.add(progress.number)
-        one = progress.observation
-        loss = f"{one.loss:.4f}" if one.finite else ("diverged" if one.diverged else "stopped")
-        self._reporter.note(
-            f"{progress.number:>5} {one.trial.rung:<14} {one.trial.rate:>9.3g} {loss:>9} {one.seconds / 3600:>8.3f} "
-            f"{f'${one.usd:.4f}':>9} {f'${progress.left_usd:.4f}':>9}"
+    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        return
+
+    def progress(
+        self, stage: str, done: float, total: float | None, detail: str = "", seconds_left: float | None = None
+    ) -> None:
+        if stage == "train":
+            self._reporter.progress(self._stage, done, total, detail, seconds_left)
+
+
+class LocalRunner:
+    """Runs trials of one sweep in this process, one after another."""
+
+    def __init__(self, sweep: SweepStore, shapes: Sequence[RungShape], price: HourlyPrice, reporter: Reporter) -> None:
+        self._sweep = sweep
+        self._store = sweep.store
+        self._shapes = shapes
+        self._price = price
+        self._reporter = reporter
+
+    def run(self, number: int, trial: Trial, limit_usd: float) -> TrialResult:
+        run = f"{self._sweep.name}-{number:03d}"
+        self._record_kill(run)
+        earlier = sum(count.usd for count in read_spend(self._store, run).counts.values())
+        config = self._limited(trial_config(shape_named(self._shapes, trial.rung), trial, run), limit_usd)
+        began = time.monotonic()
+        outcome = "done"
+        try:
+            outcome = train(config, TrialReporter(self._reporter, number), self._start(config)).outcome
+        except Diverged:
+            outcome = "diverged"
+        except Superseded as error:
+            raise TrialTaken(str(error)) from None
+        finally:
+            seconds = time.monotonic() - began
+            _free_memory()
+        if outcome == "stopped":
+            raise SweepStopped("the sweep was stopped as asked\n  the same command continues it")
+        if outcome == "interrupted":
+            raise SweepInterrupted(f"trial {number} was interrupted\n  the same command continues the sweep")
+        usd = earlier + self._price.charged(seconds)
+        metrics = last_metrics(self._store, run)
+        # Without a validation there is nothing to compare: the training loss is that of one batch.
+        loss = {"diverged": math.inf, "budget": None}.get(outcome, metrics.get("val/loss"))
+        shown = {name: value for name, value in metrics.items() if name.startswith(("train/loss", "eval/"))}
+        extra = {"run": run, "outcome": outcome, **shown}
+        return TrialResult(
+            loss=loss,
+            usd=usd,
+            seconds=usd / self._price.charged(1.0),
+            extra=extra,
+            session_usd=self._price.charged(seconds),
         )
 
-    def look(self, state: SweepState, ledger: Ledger) -> None:
-        """Shows what other processes have finished since."""
-        for decision in state.decisions:
-            if decision.number in state.history and decision.number not in self._shown:
-                self.announce(decision)
-                ledger.refresh()
-                found = state.history[decision.number]
-                self.finished(SweepProgress(decision.number, decision, found, ledger.left_usd))
-        running = ", ".join(one.trial.key for one in state.running)
-        if running and running != self._running:
-            self._running = running
-            self._reporter.progress("trials", len(state.history), None, f"running {running}")
+    def _start(self, config: Config) -> Start:
+        """From scratch, or where the constant part of a shorter trial at the same value has ended."""
+        assert config.run is not None
+        if not config.tune.trunk:
+            return FRESH
+        if self._store.exists(f"runs/{config.run}/run.json"):  # it was killed: as it began
+            return Start(load_run(self._store, config.run).started_from)
+        others = {}
+        for one in self._sweep.decisions():
+            run = f"{self._sweep.name}-{one.number:03d}"
+            shape = shape_named(self._shapes, one.trial.rung)
+            other = trial_config(shape, one.trial, run)
+            if decay_start(other) in committed_steps(self._store, run):
+                others[run] = other
+        return Start(trunk_of(config, others))
+
+    def _limited(self, config: Config, limit_usd: float) -> Config:
+        """The run stops by itself before it has used its reserve."""
+        seconds = limit_usd / self._price.charged(1.0)
+        budget = dataclasses.replace(
+            config.budget,
+            usd=limit_usd,
+            usd_per_hour=self._price.usd_per_hour,
+            margin=STOP_SHARE * seconds,
+            overrun="stop",
+            whole_machine=False,
+            planned_usd=None,
+            planned_step_seconds=None,
+        )
+        return dataclasses.replace(config, budget=budget)
+
+    def _record_kill(self, run: str) -> None:
+        """Closes an attempt that was killed with this sweep's earlier process.
+
+        The time until now is then not charged, unless the machine is rented.
+        """
+        numbers = attempt_numbers(self._store, run)
+        if numbers and read_outcome(self._store, run, numbers[-1]) is None:
+            step = last_metrics(self._store, run).get("step", 0)
+            write_outcome(self._store, run, numbers[-1], INTERRUPTED, step, Cause("the sweep's process was killed"))
 
 
-def _process_age() -> float:
-    """Seconds since this process started: its imports are paid for too."""
-    try:
-        with open("/proc/self/stat", encoding="ascii") as file:  # noqa: PTH123
-            ticks = int(file.read().rpartition(")")[2].split()[19])
-    except OSError:  # not on Linux
-        return 0.0
-    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+def dry_run(config: Config, reporter: Reporter) -> StepEstimate:
+    """Twenty steps of a configuration on this machine."""
+    began = time.monotonic()
+    seconds = time_steps(config, reporter)
+    estimate = StepEstimate.of(seconds, time.monotonic() - began)
+    _free_memory()
+    return estimate
+
+
+def _free_memory() -> None:
+    """A trial's model must not stay beside the next one's."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,3 +1,5 @@
+from .axes import tune_axes as tune_axes
+from .comparison import compare_sweeps as compare_sweeps
 from .conclusions import (
     Conclusion as Conclusion,
     OtherAnswer as OtherAnswer,
@@ -54,6 +56,15 @@ from .ledger import (
     Entry as Entry,
     HourlyPrice as HourlyPrice,
     Ledger as Ledger,
+)
+from .machine import (
+    SweepInterrupted as SweepInterrupted,
+    SweepTools as SweepTools,
+    TrialMetrics as TrialMetrics,
+    TunedSweep as TunedSweep,
+    find_estimates as find_estimates,
+    tune_here as tune_here,
+    work_in_slot as work_in_slot,
 )
 from .problem import (
     Answer as Answer,

@@ -14,23 +14,15 @@ from typing import Any
 from ..config import Config
 from ..runs import Reporter, boot_clock
 from ..storage import Store, open_store
-from ..tuning import (
-    FINAL,
-    Answer,
-    BudgetError,
-    HourlyPrice,
-    StepEstimate,
-    SweepStore,
-    axes_words,
-    check_axes,
-    find_instance,
-    priced_problem,
-    sweep_name,
-    sweep_price,
-    trial_shapes,
-    with_value,
-)
-from .tune import TunedSweep, find_estimates, tune
+from .costs import priced_problem
+from .estimates import StepEstimate
+from .ledger import FINAL, BudgetError, HourlyPrice
+from .machine import SweepTools, TunedSweep, find_estimates, tune_here
+from .problem import Answer
+from .setting_up import check_axes, sweep_name, sweep_price
+from .sweep_plan import find_instance
+from .sweeps import SweepStore
+from .trials import axes_words, trial_shapes, with_value
 
 SETTLED = math.log(1.1)  # a turn that moves a value by less ends the search
 MOST_ROUNDS = 3
@@ -45,8 +37,8 @@ class AxisTurn:
     moved: float  # ln of the new value over the one before
 
 
-def tune_axes(config: Config, reporter: Reporter) -> TunedSweep:
-    """Tunes each of `tune.axes` in turn. The same call again continues."""
+def tune_axes(config: Config, reporter: Reporter, tools: SweepTools) -> TunedSweep:
+    """Tune each of `tune.axes` in turn. The same call again continues."""
     axes = check_axes(config)
     name = sweep_name(config)
     price = sweep_price(config, find_instance())
@@ -61,9 +53,12 @@ def tune_axes(config: Config, reporter: Reporter) -> TunedSweep:
         answer = _settled_answer(store, turn, turn_config(config, name, axes, number + 1))
         if answer is None:
             try:
-                known = find_estimates(turn, reporter, known)
+                known = find_estimates(turn, reporter, tools, known)
                 # Money is kept for the axes that are still to come in this round.
-                tuned = _turn(turn, _budget(turn, known, price, spent, len(axes) - number % len(axes)), since, reporter)
+                budget_usd = _budget(turn, known, price, spent, len(axes) - number % len(axes))
+                reporter.note(f"{turn.tune.axis}: up to ${budget_usd:.4f}, final run included")
+                paid = replace(turn, budget=replace(turn.budget, usd=budget_usd))
+                tuned = tune_here(paid, reporter, tools, since)
             except BudgetError:
                 if number < len(axes) or tuned is None:
                     raise
@@ -80,7 +75,7 @@ def tune_axes(config: Config, reporter: Reporter) -> TunedSweep:
 
 
 def turn_config(config: Config, name: str, axes: Sequence[str], number: int) -> Config:
-    """One turn's sweep, from the values that the turns before it have found."""
+    """Return the configuration of one turn, from the values that the turns before it have found."""
     axis: Any = axes[number % len(axes)]
     # A published law is where the first round starts. Later ones start from what was found.
     expected = config.optimizer.lr if axis == "lr" and number >= len(axes) else None
@@ -89,19 +84,14 @@ def turn_config(config: Config, name: str, axes: Sequence[str], number: int) -> 
 
 
 def _settled_answer(store: Store, turn: Config, following: Config) -> Answer | None:
-    """The answer that the following turn was begun with: it stays, also where there is money for another trial now."""
+    """Return the answer that the following turn was begun with: it stays, also where there is money for another trial now."""
     if not SweepStore(store, sweep_name(following)).decisions():
         return None
     return SweepStore(store, sweep_name(turn)).answer()
 
 
-def _turn(config: Config, budget_usd: float, since: float | None, reporter: Reporter) -> TunedSweep:
-    reporter.note(f"{config.tune.axis}: up to ${budget_usd:.4f}, final run included")
-    return tune(replace(config, budget=replace(config.budget, usd=budget_usd)), reporter, since)
-
-
 def _budget(config: Config, estimates: dict[str, StepEstimate], price: HourlyPrice, spent: float, shares: int) -> float:
-    """This turn's sum: the final run, and its share of what is left for searching."""
+    """Return this turn's dollars: the final run, and its share of what is left for searching."""
     final = priced_problem(config, trial_shapes(config), estimates, price)[1]
     assert config.budget.usd is not None
     return final + max(0.0, config.budget.usd - final - spent) / shares
@@ -113,11 +103,11 @@ def _spent(store: Store, config: Config) -> float:
 
 
 def _lines(turns: list[AxisTurn]) -> list[str]:
-    """A line for each turn, in order."""
-    found = []
+    """Return a line for each turn, in order."""
+    lines = []
     for number, one in enumerate(turns, 1):
         low = one.answer.low
         high = one.answer.high
         span = f", 80% interval {low:.3g} to {high:.3g}" if low is not None and high is not None else ""
-        found.append(f"turn {number}: {one.axis} {one.answer.rate:.3g}{span} (x{math.exp(one.moved):.2f})")
-    return found
+        lines.append(f"turn {number}: {one.axis} {one.answer.rate:.3g}{span} (x{math.exp(one.moved):.2f})")
+    return lines

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from ..config import Config, SkytrainError
 from ..storage import open_store
-from ..tuning import Observation, SweepStore, find_sweep
+from .problem import Observation
+from .sweeps import SweepStore, find_sweep
 
 
 def compare_sweeps(config: Config, first: str, second: str) -> str:
-    """A table of what two sweeps asked, spent and answered."""
+    """Return a table of what two sweeps asked, spent and answered."""
     store = open_store(config.store)
     sweeps = [find_sweep(store, name) for name in (first, second)]
     specs = [sweep.spec() for sweep in sweeps]

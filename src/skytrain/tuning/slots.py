@@ -10,17 +10,20 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 
-from ..config import EXIT_CODES, INTERRUPTED, Config, ConfigError, SkytrainError, set_variables, visible_gpus
-from ..jobs import count_gpus, describe_exit, die_with_parent
-from ..runs import Silent
-from ..tuning import TuneSession
+from ..config import EXIT_CODES, INTERRUPTED, Config, ConfigError, SkytrainError, temporarily, visible_gpus
+from ..jobs import count_gpus, describe_exit, die_with_parent, handled_signals
+from .hosts import TuneSession
 
 POLL_SECONDS = 1.0
+# Runs in a process of its own, so a function of a module: given the configuration, the session and the slot's number.
+SlotTask = Callable[[Config, TuneSession | None, int], None]
 
 
 @dataclass(frozen=True)
@@ -31,18 +34,18 @@ class SlotPlace:
     slots: int
 
     def variables(self, config: Config) -> dict[str, str]:
-        """Environment variables that must be set before torch is loaded."""
+        """Return the environment of the slot's process: it must be set before torch is loaded."""
         cores = max(1, (os.cpu_count() or 1) // self.slots)
-        found = {"OMP_NUM_THREADS": str(cores)}
+        chosen = {"OMP_NUM_THREADS": str(cores)}
         gpus = count_gpus() if config.trainer.device != "cpu" else 0
         if gpus:
             names = visible_gpus() or [str(number) for number in range(gpus)]
-            found["CUDA_VISIBLE_DEVICES"] = names[self.number - 1]
-        return found
+            chosen["CUDA_VISIBLE_DEVICES"] = names[self.number - 1]
+        return chosen
 
 
 def check_slots(config: Config) -> None:
-    """Raises ConfigError where the machine has fewer GPUs than trials that are to run at the same time."""
+    """Raise ConfigError where the machine has fewer GPUs than trials that are to run at the same time."""
     gpus = count_gpus() if config.trainer.device != "cpu" else 0
     if gpus and config.tune.parallel > gpus:
         raise ConfigError(
@@ -50,10 +53,10 @@ def check_slots(config: Config) -> None:
         )
 
 
-def run_slots(config: Config, session: TuneSession, watch: Callable[[], None]) -> None:
-    """Runs trials in all slots until the sweep has no more; `watch` is called every second."""
+def run_slots(task: SlotTask, config: Config, session: TuneSession, watch: Callable[[], None]) -> None:
+    """Run trials in all slots until the sweep has no more; `watch` is called every second."""
     places = [SlotPlace(number, session.slots) for number in range(1, session.slots + 1)]
-    slots = [_start(_work, (config, session, place)) for place in places]
+    slots = [_start(task, config, session, place) for place in places]
     try:
         while any(slot.is_alive() for slot in slots):
             if any(slot.exitcode for slot in slots):
@@ -77,31 +80,34 @@ class SlotsInterrupted(SkytrainError):
     exit_code = EXIT_CODES[INTERRUPTED]
 
 
-def measure_in_slot(config: Config) -> None:
-    """Measures all models as a slot will train them, and saves the estimates in the sweep."""
-    child = _start(_measure, (config, SlotPlace(1, config.tune.parallel)))
+def measure_in_slot(task: SlotTask, config: Config) -> None:
+    """Measure all models as a slot will train them; the task saves the estimates in the sweep."""
+    child = _start(
+        task, replace(config, tune=replace(config.tune, parallel=1)), None, SlotPlace(1, config.tune.parallel)
+    )
     child.join()
     if child.exitcode:
         raise SkytrainError(f"the process that measures 20 steps {_ending(child.exitcode)}")
 
 
 def _ending(code: int) -> str:
-    """How a process ended that has failed; one that was killed could not say why."""
+    """Say how a process ended that has failed; one that was killed could not say why."""
     if code >= 0:
         return f"ended with {describe_exit(code)}; its message is above"
     hint = ": is the machine's memory too small for it?" if code == -signal.SIGKILL else ""
     return f"was killed by {describe_exit(code)}{hint}"
 
 
-def _start(target: Callable[..., None], arguments: tuple[object, ...]) -> BaseProcess:
+def _start(task: SlotTask, config: Config, session: TuneSession | None, place: SlotPlace) -> BaseProcess:
     context = multiprocessing.get_context("spawn")  # a fork would inherit threads and a device that is open
-    child = context.Process(target=_run, args=(target, arguments))
-    child.start()
+    child = context.Process(target=_run, args=(task, config, session, place.number))
+    with temporarily(place.variables(config)):  # unpickling the task loads torch
+        child.start()
     return child
 
 
 def _stop(slots: Sequence[BaseProcess]) -> None:
-    """Lets trials commit and end."""
+    """Let trials commit and end."""
     for slot in slots:
         if slot.is_alive() and slot.pid is not None:
             os.kill(slot.pid, signal.SIGTERM)
@@ -109,10 +115,10 @@ def _stop(slots: Sequence[BaseProcess]) -> None:
         slot.join()
 
 
-def _run(target: Callable[..., None], arguments: tuple[object, ...]) -> None:
+def _run(task: SlotTask, config: Config, session: TuneSession | None, slot: int) -> None:
     die_with_parent()
     try:
-        target(*arguments)
+        task(config, session, slot)
     except SkytrainError as error:
         sys.stderr.write(f"{error}\n")
         raise SystemExit(error.exit_code) from None
@@ -120,17 +126,15 @@ def _run(target: Callable[..., None], arguments: tuple[object, ...]) -> None:
         raise SystemExit(EXIT_CODES[INTERRUPTED]) from None
 
 
-def _work(config: Config, session: TuneSession, place: SlotPlace) -> None:
-    set_variables(place.variables(config))
-    from .tune import work_in_slot
-    from .tune_runner import signals_interrupt
-
-    with signals_interrupt():
-        work_in_slot(config, session, place.number, Silent())
-
-
-def _measure(config: Config, place: SlotPlace) -> None:
-    set_variables(place.variables(config))
-    from .tune import find_estimates
-
-    find_estimates(replace(config, tune=replace(config.tune, parallel=1)), Silent())
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Let every signal that stops a job raise KeyboardInterrupt; a trial handles them itself, and commits first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.signal(number, signal.default_int_handler) for number in handled_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
