@@ -19,9 +19,18 @@ from skytrain.cli.main import main
 from skytrain.cli.options import seconds_of
 from skytrain.cli.screen import LiveScreen, PlainScreen
 from skytrain.config import Config, SkytrainError, compose
-from skytrain.jobs import node_agent
-from skytrain.runs import (Cause, Lines, MetricsWriter, claim_attempt, new_record, now, record_resume, save_run, write_outcome)
-from skytrain.jobs import (list_meeting)
+from skytrain.jobs import list_meeting, node_agent
+from skytrain.runs import (
+    Cause,
+    Lines,
+    MetricsWriter,
+    claim_attempt,
+    new_record,
+    now,
+    record_resume,
+    save_run,
+    write_outcome,
+)
 from skytrain.storage import Store, StoreUnreachable, open_store
 from skytrain.targets import RunFollower, RunView, follow as following, view_rows
 from tests.jobs.node_simulation import SimulatedHost, simulated_host, until

@@ -13,10 +13,20 @@ import pytest
 from skytrain.aws import CloudError
 from skytrain.config import Composed, Config, SkytrainError, compose, source_hash
 from skytrain.corpus import InputFile
+from skytrain.jobs import generation_key
 from skytrain.planning import PrepareWork
 from skytrain.planning.plan_file import PlannedCode
-from skytrain.runs import (DamagedRecord, LaunchedGroup, LaunchRecord, Silent, create_launch, launches_of, read_launch, read_spend, started_key)
-from skytrain.jobs import (generation_key)
+from skytrain.runs import (
+    DamagedRecord,
+    LaunchedGroup,
+    LaunchRecord,
+    Silent,
+    create_launch,
+    launches_of,
+    read_launch,
+    read_spend,
+    started_key,
+)
 from skytrain.storage import StoreUnreachable, open_store
 from skytrain.targets import (
     PlannedJob,
