@@ -52,10 +52,10 @@ def refusal(source: Path, *words: str, port: int = 0) -> SkytrainError:
 
 
 @contextmanager
-def served(words: list[str], tmp_path: Path) -> Iterator[Served]:
+def served(words: list[str], tmp_path: Path, *, by: tuple[str, ...] = ()) -> Iterator[Served]:
     """A server that answers; it is killed at the end, if it still lives."""
     env = {**os.environ, "SKYTRAIN_CACHE": str(tmp_path)}
-    command = [*SKYTRAIN, "serve", *words, "--port", "0"]
+    command = [*by, *SKYTRAIN, "serve", *words, "--port", "0"]
     with (tmp_path / "errors").open("w") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=env, cwd=tmp_path)
     try:
@@ -78,6 +78,11 @@ def served(words: list[str], tmp_path: Path) -> Iterator[Served]:
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def ignores_hangup(pid: int) -> bool:
+    (mask,) = re.findall(r"SigIgn:\s+(\w+)", Path(f"/proc/{pid}/status").read_text())
+    return bool(int(mask, 16) & 1 << (signal.SIGHUP - 1))
 
 
 def ended(pid: int, seconds: float = 30.0) -> bool:
@@ -110,6 +115,16 @@ def test_serves_until_it_is_told_to_stop_and_leaves_nothing(folder: Path, python
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(30) == 0
         assert ended(engine)
+
+
+def test_under_nohup_a_closed_terminal_does_not_end_the_server(folder: Path, python: Path, tmp_path: Path) -> None:
+    with served([str(folder), f"serve.python={python}"], tmp_path, by=("nohup",)) as server:
+        for pid in (server.process.pid, parent_of(parent_of(server.engine("worker")))):
+            assert ignores_hangup(pid)
+            os.kill(pid, signal.SIGHUP)
+        assert [each["id"] for each in Endpoint(server.url, server.key).models()] == ["tiny"]
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0
 
 
 def test_kill_of_the_command_ends_the_server_and_what_it_started(folder: Path, python: Path, tmp_path: Path) -> None:

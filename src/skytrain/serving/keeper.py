@@ -15,10 +15,10 @@ import subprocess
 import sys
 import time
 
-from ..jobs import adopt_orphans, die_with_parent, kill_descendants
+from ..jobs import adopt_orphans, die_with_parent, handled_signals, kill_descendants
 
 STOP_SECONDS = 15.0  # for requests in flight, and for the server to end
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # unless it was started by nohup
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
         os.set_blocking(end, False)
     signal.set_wakeup_fd(wake)
     stopping: list[int] = []
-    for number in STOPPING:
+    for number in set(STOPPING) & set(handled_signals()):
         signal.signal(number, lambda number, _: stopping.append(number))
     signal.signal(signal.SIGCHLD, lambda *_: None)  # so that the server's end wakes the loop
     server = subprocess.Popen(command, preexec_fn=die_with_parent, stdin=subprocess.DEVNULL)

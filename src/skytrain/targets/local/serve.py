@@ -13,6 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from ...config import format_seconds, skytrain_cache_folder
+from ...jobs import handled_signals
 from ...runs import Reporter
 from ...serving import (
     ApiKey,
@@ -107,13 +108,14 @@ class _Waiting:
 
 @contextmanager
 def _stopping() -> Iterator[threading.Event]:
-    """SIGTERM, SIGINT and SIGHUP set an event, so that the server is always ended in order."""
+    """Let SIGTERM, SIGINT and SIGHUP set an event, so that the server is always ended in order; not SIGHUP under nohup."""
     stopped = threading.Event()
 
     def note(number: int, frame: FrameType | None) -> None:
         stopped.set()
 
-    before = {each: signal.signal(each, note) for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    stopping = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP} & set(handled_signals())
+    before = {each: signal.signal(each, note) for each in stopping}
     try:
         yield stopped
     finally:
