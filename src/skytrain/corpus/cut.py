@@ -61,13 +61,13 @@ class CutPlan:
 
     def starts(self, chars: np.ndarray) -> list[int]:
         """Add the next records and return the places among them where a chunk begins, except that of the first chunk."""
-        found: list[int] = []
+        starts: list[int] = []
         ends = np.cumsum(chars, dtype=np.int64)
         at = 0
         before = 0
         while at < len(chars):
             if self._chars >= self.chunk_chars or self._records >= CHUNK_DOCUMENTS:
-                found.append(at)
+                starts.append(at)
                 self._chars = self._records = 0
             by_chars = int(np.searchsorted(ends, self.chunk_chars - self._chars + before)) + 1
             end = min(by_chars, at + CHUNK_DOCUMENTS - self._records, len(chars))
@@ -75,7 +75,7 @@ class CutPlan:
             self._records += end - at
             before = int(ends[end - 1])
             at = end
-        return found
+        return starts
 
 
 class ChunkRun(NamedTuple):

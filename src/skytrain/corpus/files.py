@@ -170,14 +170,14 @@ def find_files(paths: str | Sequence[str], key: str = KEY) -> list[InputFile]:
     patterns = [paths] if isinstance(paths, str) else list(paths)
     if not patterns:
         raise ConfigError(key, "is an empty list", hint="give a path or a glob such as 'corpus/*.txt'")
-    found: dict[str, InputFile] = {}
+    by_url: dict[str, InputFile] = {}
     for pattern in patterns:
         matches = _in_store(pattern, key) if pattern.startswith("s3://") else _in_folder(pattern, key)
-        found.update({file.url: file for file in matches})
-    for file in found.values():
+        by_url.update({file.url: file for file in matches})
+    for file in by_url.values():
         if not file.size:
             raise SkytrainError(f"{file.url} is empty (from {key})\n  remove it or leave it out of the glob")
-    return sorted(_named(list(found.values())), key=lambda file: file.name)
+    return sorted(_named(list(by_url.values())), key=lambda file: file.name)
 
 
 def _in_folder(pattern: str, key: str) -> list[InputFile]:
@@ -186,16 +186,16 @@ def _in_folder(pattern: str, key: str) -> list[InputFile]:
         # Path.glob does not support absolute patterns.
         names = [path] if path.is_file() else [Path(name) for name in glob.glob(str(path), recursive=True)]  # noqa: PTH207
         matches = [name.resolve() for name in names if name.is_file()]
-        found = [InputFile(name="", url=str(match), size=match.stat().st_size) for match in matches]
+        files = [InputFile(name="", url=str(match), size=match.stat().st_size) for match in matches]
     except PermissionError as error:
         raise _no_right(error) from None
-    if not found and path.is_dir():
+    if not files and path.is_dir():
         raise ConfigError(key, f"{pattern!r} is a folder", hint=f"name the files in it: {key}='{path}/*'")
-    if not found and pattern.startswith(("http://", "https://")):
+    if not files and pattern.startswith(("http://", "https://")):
         raise ConfigError(key, f"{pattern!r} is a web address", hint=WEB_HINT)
-    if not found:
+    if not files:
         raise ConfigError(key, _nothing_there(pattern))
-    return found
+    return files
 
 
 def _open_file(path: str) -> io.BufferedReader:

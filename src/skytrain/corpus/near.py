@@ -95,13 +95,13 @@ def _spread_bands(signatures: Path, candidates: np.ndarray, scratch: Path) -> li
 def _could_be_similar(bands: list[Partitions], inputs: NearInputs, documents: int) -> np.ndarray:
     """Return which documents belong to a pair whose signatures do not rule out similarity."""
     needed = np.zeros(documents, np.bool_)
-    alone = np.arange(documents, dtype=np.int64)
+    unlinked = np.arange(documents, dtype=np.int64)  # each document is its own parent
     least = least_equal(inputs.min_similarity)
     with inputs.signatures.open("rb") as rows:
-        for pairs in _pairs(bands, needed, alone, marking=True):
-            found, places = _places(pairs)
+        for pairs in _pairs(bands, needed, unlinked, marking=True):
+            documents_of, places = _places(pairs)
             # Read row by row: mapping the whole file would count as memory of this process.
-            read = b"".join(os.pread(rows.fileno(), ROW_BYTES, int(number) * ROW_BYTES) for number in found)
+            read = b"".join(os.pread(rows.fileno(), ROW_BYTES, int(number) * ROW_BYTES) for number in documents_of)
             _mark(pairs, places, np.frombuffer(read, np.uint32).reshape(-1, HASHES), least, needed)
     return needed
 
@@ -149,10 +149,10 @@ class ShingleSets:
         sizes = []
         with path.open("wb") as file:
             for numbers, some in texts(documents):
-                found = shingle_sets(some)
-                sizes += [len(one) for one in found]
+                sets = shingle_sets(some)
+                sizes += [len(one) for one in sets]
                 assert len(numbers) == len(some)
-                file.write(np.concatenate(found).tobytes() if found else b"")
+                file.write(np.concatenate(sets).tobytes() if sets else b"")
         assert len(sizes) == len(documents)
         return cls(path, documents, np.cumsum(np.array(sizes, np.int64)))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from ..config import MissingExtra, SkytrainError
-from ..storage import Patience, Retry
+from ..storage import Patience, Retry, hub_http_error
 
 RETRY = Retry(seconds=300.0, first_wait_seconds=1.0)
 TRY_AGAIN = (408, 429)  # client errors that may pass: timeout, too many requests
@@ -59,10 +59,9 @@ def push_folder(folder: Path, name: str, *, private: bool, progress: Progress = 
 
 def _patiently(name: str, request: Callable[[], Any]) -> Any:
     """Repeat a request while the hub does not respond, or responds that it is unable to for now."""
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.errors import OfflineModeIsEnabled
 
-    # The hub's HTTP library differs between its versions; the base class of the library's errors is always this one.
-    http_error = cast("type[Exception]", HfHubHTTPError.__mro__[1])
+    http_error = hub_http_error()
     patience = Patience(RETRY)
     while True:
         try:

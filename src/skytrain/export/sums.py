@@ -10,7 +10,6 @@ from ..config import SkytrainError
 
 SUMS = "SHA256SUMS"
 NOT_HASHED = (SUMS, "README.md")  # people edit the model card
-CHUNK_BYTES = 1 << 22
 Progress = Callable[[float, float], None]  # bytes done, and in total
 
 
@@ -63,8 +62,5 @@ def check_sums(folder: Path, progress: Progress = lambda done, total: None) -> b
 
 
 def hash_file(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,7 +14,11 @@ from .errors import (
     StoreError as StoreError,
     StoreUnreachable as StoreUnreachable,
 )
-from .hub import is_hub_name as is_hub_name, resolve_hub_or_folder as resolve_hub_or_folder
+from .hub import (
+    hub_http_error as hub_http_error,
+    is_hub_name as is_hub_name,
+    resolve_hub_or_folder as resolve_hub_or_folder,
+)
 from .opening import open_store as open_store
 from .retry import Patience as Patience, Retry as Retry
 from .scratch import ScratchFolder as ScratchFolder, ScratchFull as ScratchFull

@@ -68,15 +68,15 @@ class FolderStore(Store):
 
     def list(self, prefix: str = "") -> list[Stat]:
         top = self._path_of_prefix(prefix)
-        found = []
+        stats = []
         with explained("list", self.url(prefix)):
             for folder, _, names in os.walk(top, onerror=_raise_unless_missing):
                 for name in names:
                     path = Path(folder, name)
                     with suppress(FileNotFoundError):  # deleted after the folder was listed
                         if not name.startswith(TEMPORARY_PREFIX):
-                            found.append(_stat(path.relative_to(self.folder).as_posix(), path))
-        return sorted(found, key=lambda stat: stat.key)
+                            stats.append(_stat(path.relative_to(self.folder).as_posix(), path))
+        return sorted(stats, key=lambda stat: stat.key)
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
         folder = self._path_of_prefix(prefix)

@@ -32,16 +32,23 @@ def resolve_hub_or_folder(name: str, patterns: Sequence[str]) -> Path:
         raise SkytrainError(f"{name}: no such folder\n  give a folder, or a name on the Hugging Face hub: owner/name")
     try:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError
     except ImportError:
         raise MissingExtra("huggingface_hub", "data") from None
     repository, _, revision = name.partition("@")
-    # The hub's HTTP library differs between its versions; the base class of the library's errors is always this one.
-    http_error = cast("type[Exception]", HfHubHTTPError.__mro__[1])
     try:
         return Path(snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns)))
-    except (http_error, OSError, ValueError) as error:
+    except (hub_http_error(), OSError, ValueError) as error:
         raise _explained(name, error) from None
+
+
+def hub_http_error() -> type[Exception]:
+    """Return the base class of the errors that requests to the hub raise.
+
+    The hub's HTTP library differs between versions of huggingface_hub, which derives its error from that library's.
+    """
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return cast("type[Exception]", HfHubHTTPError.__mro__[1])
 
 
 def _explained(name: str, error: Exception) -> SkytrainError:

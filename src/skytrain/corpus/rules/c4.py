@@ -36,7 +36,7 @@ def c4(texts: list[str], settings: Any, short_line_chars: int = 30, scanned: Sca
     scanned = scanned or scan(texts, False, short_line_chars)
     results = C4Result(list(texts), [None] * len(texts), no_counts(len(texts)))
     rule = _line_rule(settings)
-    cited = np.flatnonzero((scanned.found & CITATION) != 0).tolist() if settings.citations else []
+    cited = np.flatnonzero((scanned.bits & CITATION) != 0).tolist() if settings.citations else []
     cited = [place for place in cited if CITATIONS.search(texts[place])]
     whole = np.ones(len(texts), bool)
     whole[cited] = False
@@ -112,7 +112,7 @@ def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
     scanned, rows = batch.scanned()
     cleaning = batch.data.cleaning
     result = c4(batch.texts, cleaning.c4, cleaning.fineweb.short_line_chars, scanned.of(rows))
-    batch.remember_scan(Scan(result.counts, scanned.found[rows], []))
+    batch.remember_scan(Scan(result.counts, scanned.bits[rows], []))
     return result.texts, result.reasons
 
 

@@ -67,15 +67,15 @@ class Scan(NamedTuple):
     """The counts of a batch, the phrases found in it, and its lines."""
 
     counts: Counts
-    found: np.ndarray  # phrases and marks in each text, as bits
+    bits: np.ndarray  # the phrases and marks found in each text
     groups: list[Group]
 
     def of(self, rows: list[int]) -> Scan:
         """Return the scan of only the texts `rows`, which are then numbered by their place in `rows`."""
-        place_of = np.full(len(self.found), -1)
+        place_of = np.full(len(self.bits), -1)
         place_of[rows] = np.arange(len(rows))
         groups = [group._replace(places=place_of[group.places].tolist()) for group in self.groups]
-        return Scan(self.counts.rows(rows), self.found[rows], groups)
+        return Scan(self.counts.rows(rows), self.bits[rows], groups)
 
 
 def no_counts(texts: int) -> Counts:

@@ -67,7 +67,7 @@ def scan(texts: list[str], ngrams: bool, short_line_chars: int) -> Scan:
     """Return the counts of each text, those of n-grams only if asked for, and its lines."""
     counts = no_counts(len(texts))
     counts.chars[:] = np.fromiter(map(len, texts), np.int64, len(texts))
-    found = np.zeros(len(texts), np.int64)
+    text_bits = np.zeros(len(texts), np.int64)
     groups = []
     tables = character_tables()
     for places, packed in pack_groups(texts):
@@ -96,9 +96,9 @@ def scan(texts: list[str], ngrams: bool, short_line_chars: int) -> Scan:
         )
         counts.words[places] = words
         counts.lines[places] = lines
-        found[places] = bits
+        text_bits[places] = bits
         groups.append(Group(places, packed, rows[:total].copy(), hashes[:total].copy(), firsts))
-    return Scan(counts, found, groups)
+    return Scan(counts, text_bits, groups)
 
 
 @lru_cache(maxsize=1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import IO, Any, cast
 
 from ...config import ConfigError, MissingExtra, SkytrainError
-from ...storage import StoreError
+from ...storage import StoreError, hub_http_error
 from ..documents import BadRecord, Document
 from ..files import READ_BYTES, FileSpan, InputFile, buffered_ranges, byte_spans
 from .base import SpannedSource
@@ -175,13 +175,9 @@ def _kind(file: InputFile) -> str:
 @contextmanager
 def reaching_hub(operation: str, url: str) -> Iterator[None]:
     """Convert errors of the hub to StoreError: an OSError would be mistaken for a damaged file, which may be skipped."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    # The hub's HTTP library differs between its versions; the base class of the library's errors is always this one.
-    http_error = cast("type[Exception]", HfHubHTTPError.__mro__[1])
     try:
         yield
-    except (http_error, OSError) as error:
+    except (hub_http_error(), OSError) as error:
         problem = str(error).strip().partition("\n")[0] or type(error).__name__
         raise StoreError(operation, url, problem, hint=_fix(error)) from None
 

@@ -36,7 +36,7 @@ def write_corpus_on_spark(store: Store, data: DataConfig, source: Any, version: 
     """
     folder = corpus_folder(data.name, version)
     try:
-        cleaned, plan, found = _clean_and_compare(store, folder, data, source, jobs)
+        cleaned, plan, near_facts = _clean_and_compare(store, folder, data, source, jobs)
         check_documents(store, folder, data, cleaned)
     except (StoreError, SparkFailure):
         raise  # keep finished stages for the next call
@@ -48,7 +48,7 @@ def write_corpus_on_spark(store: Store, data: DataConfig, source: Any, version: 
     written = stages.get("parts", lambda: [asdict(part) for part in write_parts(jobs, plan)])
     parts = [CorpusPart(**part) for part in written]
     manifest = finish_corpus(store, data, source, version, cleaned, parts)
-    store.write(f"{folder}/spark.json", (json.dumps(_facts(jobs, plan, found), indent=1) + "\n").encode())
+    store.write(f"{folder}/spark.json", (json.dumps(_facts(jobs, plan, near_facts), indent=1) + "\n").encode())
     store.delete_all(f"{folder}/spark")
     return manifest
 
@@ -127,7 +127,7 @@ def _shown_near(place: CorpusPlace, blocks: list[BlockFacts], near: RecordTable,
     return shown
 
 
-def _facts(jobs: SparkJobs, plan: PartsPlan, found: dict[str, Any]) -> dict[str, Any]:
+def _facts(jobs: SparkJobs, plan: PartsPlan, near_facts: dict[str, Any]) -> dict[str, Any]:
     """Return what this session's work took. It is for people, and not part of the corpus."""
     documents = max(1, plan.place.documents)
     shuffled = sum(stage.shuffle_bytes for stage in jobs.facts.values())
@@ -135,6 +135,6 @@ def _facts(jobs: SparkJobs, plan: PartsPlan, found: dict[str, Any]) -> dict[str,
         "spark": jobs.session.version,
         "documents": plan.place.documents,
         "shuffle_bytes_per_document": round(shuffled / documents, 1),
-        "near_duplicates": found,
+        "near_duplicates": near_facts,
         "stages": {name: asdict(stage) for name, stage in jobs.facts.items()},
     }

@@ -104,11 +104,11 @@ def similarities(place: CorpusPlace, batches: Iterable[Any]) -> Iterator[tuple[n
             continue
         ((blocks, a, b),) = columns_of([each], "block", "a", "b")
         contents = each.column(each.schema.get_field_index("content"))
-        found = np.empty(len(b), np.float64)
+        similarity = np.empty(len(b), np.float64)
         for part, sets in reader.sets(b):
-            for i, theirs in zip(range(part.start, part.stop), sets, strict=True):
-                found[i] = jaccard_of(np.frombuffer(contents[i].as_buffer(), np.uint64), theirs)
-        yield blocks, a, b, found
+            for i, other in zip(range(part.start, part.stop), sets, strict=True):
+                similarity[i] = jaccard_of(np.frombuffer(contents[i].as_buffer(), np.uint64), other)
+        yield blocks, a, b, similarity
 
 
 def _bands(search: SimilarSearch, block: int) -> Iterator[Any]:
