@@ -69,7 +69,7 @@ def test_a_model_keeps_its_names_and_its_head():
 
 
 def test_a_width_that_the_kernels_do_not_take_is_named():
-    with pytest.raises(ConfigError, match="24 is no multiple of 16"):
+    with pytest.raises(ConfigError, match="24 is not a multiple of 16"):
         compose([*ONE_LAYER, "model.width=24", "trainer.fp8=tensorwise", "trainer.compile=true"])
 
 

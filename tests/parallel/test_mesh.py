@@ -60,7 +60,7 @@ def test_degrees_can_be_said_without_a_preset_and_beside_one():
         (("parallel=pp", "parallel.pipeline_micro_batches=3"), 2, ["3 does not divide the 8 micro-batches"]),
         (("parallel=fsdp",), 3, ["16 sequences a step", "3 data-parallel ranks x 2", "try trainer.batch_tokens=576"]),
         (("parallel=fsdp", "parallel.shard=-1", "parallel.tensor=-1"), 2, ["only one degree may be -1"]),
-        (("parallel=fsdp", "parallel.shard=0"), 2, ["0 is no degree"]),
+        (("parallel=fsdp", "parallel.shard=0"), 2, ["0 is not a degree"]),
         (("parallel=fsdp", "parallel.cpu_offload=true", "trainer.device=cpu"), 2, ["nothing to offload from"]),
     ],
 )

@@ -65,7 +65,7 @@ class AdoptedSettings:
 
     file: str  # that says so
     model: Mapping[str, Any]
-    tokenizer: Mapping[str, Any] | None = None  # None: there is none beside the weights
+    tokenizer: Mapping[str, Any] | None = None  # None: the weights come without one
 
 
 # Maps `model.weights` to the settings that they bring; None if no file describes them.
@@ -264,7 +264,7 @@ def _rename(tree: DictConfig, origins: dict[str, str]) -> None:
 
 
 def _value(override: Override) -> Any:
-    """The value as it was typed where the setting is text: run=1e5 is a name, and not a number."""
+    """Return the value, as it was typed where the setting is text: run=1e5 is a name, not a number."""
     value = override.value()
     if isinstance(value, (bool, int, float)) and is_text(Config, override.key_or_group):
         return str(override.input_line).partition("=")[2].strip()
@@ -308,7 +308,7 @@ def _adopt(tree: DictConfig, origins: dict[str, str], adopt: Adopt, chosen: Coll
 
 
 def _keep_given(tree: DictConfig, origins: dict[str, str], given: Collection[str], leave_out: str) -> None:
-    """Empty `model` but for the user's settings: another kind of model takes the place of the default."""
+    """Empty `model` except for the user's settings: another kind of model replaces the default."""
     values: Any = OmegaConf.to_container(tree.model, resolve=False)
     kept = {name: value for name, value in values.items() if name != leave_out and _is_given(f"model.{name}", given)}
     tree.model = kept

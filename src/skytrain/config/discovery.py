@@ -1,4 +1,4 @@
-"""Registries: a part of Skytrain that is one of several belongs to its package by being there."""
+"""Registries: an optimizer, a family, a strategy or a target is registered by being in its package."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def discover(package: str, constant: str) -> dict[str, Any]:
 
 
 def module_names(package: str) -> list[str]:
-    """Return the names of the modules of `package` without importing them; those with a leading underscore apart."""
+    """Return the names of the modules of `package` without importing them, except those with a leading underscore."""
     modules = iter_modules(import_module(package).__path__)
     return sorted(module.name for module in modules if not module.name.startswith("_"))

@@ -175,5 +175,5 @@ def temporarily(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def is_spark_submitted() -> bool:
-    """Whether spark-submit started this program: it has a JVM already, which knows the properties."""
+    """Return whether spark-submit started this program: its JVM is running already and knows the properties."""
     return "PYSPARK_GATEWAY_PORT" in os.environ

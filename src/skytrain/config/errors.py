@@ -29,7 +29,7 @@ class ConfigError(SkytrainError):
 
 
 class MissingExtra(SkytrainError):
-    """A package that this job needs is not installed."""
+    """The error of a job that needs a package which is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""The built-in YAML files, the only place of defaults: what each of them sets, and what others may leave out."""
+"""The built-in YAML files, the only home of defaults: what each file sets, and what a user's file may leave out."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .upgrades import BEFORE
 GROUPS_MODULE = "skytrain.config.groups"
 GLOBAL_PACKAGE = "# @package _global_"  # Hydra's directive for a file whose keys start at the root
 
-# Groups of your own (budget/mine.yaml) may be older than a setting, and cloud=ec2 says nothing of Slurm. Left out
-# settings have the values of these files.
+# A user's group (budget/mine.yaml) may be older than a setting, and cloud=ec2 does not mention Slurm. What is left out
+# has the value of these files.
 BASE_FILES = (
     "model/__decoder.yaml",
     "trainer/default.yaml",

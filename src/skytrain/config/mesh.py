@@ -119,7 +119,7 @@ def check_degrees(parallel: ParallelConfig) -> None:
         if degree == 0:
             raise ConfigError(
                 f"parallel.{name}",
-                "0 is no degree: it is at least 1, or -1 for the rest of the processes",
+                "0 is not a degree: it is at least 1, or -1 for the remaining processes",
                 hint=f"try parallel.{name}=1",
             )
     rest = [name for name, degree in degrees.items() if degree == -1]

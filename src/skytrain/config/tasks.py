@@ -1,4 +1,4 @@
-"""Tasks by name: the built-in ones, and those in files of the user's own."""
+"""Tasks by name: the built-in ones, and the user's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = "evaluation.tasks"
 
 @dataclass(frozen=True)
 class NamedTask:
-    """A task, its name in metrics, and where its data is if that was said."""
+    """A task, its name in metrics, and where its data is, if the configuration says so."""
 
     name: str
     config: TaskConfig
@@ -39,7 +39,7 @@ def _is_task(file: str) -> bool:
 
 
 def find_tasks(evaluation: EvaluationConfig) -> list[NamedTask]:
-    """The tasks that a configuration names, in its order."""
+    """Return the tasks that a configuration names, in its order."""
     found = [_find(entry, evaluation) for entry in evaluation.tasks]
     names = [task.name for task in found]
     for name in names:
@@ -52,7 +52,7 @@ def find_tasks(evaluation: EvaluationConfig) -> list[NamedTask]:
 
 
 def _find(entry: str, evaluation: EvaluationConfig) -> NamedTask:
-    """A file, or a name: of a file in `evaluation.folder`, of a built-in task, or of data given for it."""
+    """Return the task of a file, or of a name: a file in `evaluation.folder`, a built-in task, or data that is given for it."""
     path = Path(entry).expanduser()
     if path.suffix in (".yaml", *TEXT_FILES, *RECORD_FILES, LLMC_FILE):
         if not path.exists():
@@ -85,7 +85,7 @@ def _from_file(path: Path, name: str, evaluation: EvaluationConfig) -> NamedTask
 
 
 def _config_of_data(data: str) -> TaskConfig:
-    """What data without a task's file is: text, or multiple choice with the usual names of fields."""
+    """Return the task of data that has no task file: text, or multiple choice with the usual field names."""
     plain = not Path(data).suffix or Path(data).suffix in TEXT_FILES
     kind: Any = "language_modelling" if plain else "multiple_choice"
     return _build({"kind": kind}, data)

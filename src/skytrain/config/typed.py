@@ -169,7 +169,7 @@ class _Builder:
 
 
 def is_text(schema: Any, key: str) -> bool:
-    """Whether the setting with this dotted key is text, and nothing else but null."""
+    """Return whether the setting with this dotted key can only be text or null."""
     types_of_key = [schema]
     for name in key.split("."):
         groups = [group for each in types_of_key for group in groups_in(each)]

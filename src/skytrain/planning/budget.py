@@ -39,7 +39,7 @@ class Spending:
 
 @dataclass(frozen=True)
 class Budget:
-    """The dollars that a run may cost in all. Without a limit, or without a price, everything is affordable."""
+    """The dollars that a run may cost altogether. Without a limit, or without a price, everything is affordable."""
 
     usd: float | None
     margin_seconds: float = 0.0  # kept back for the end of an attempt

@@ -111,7 +111,7 @@ class Catalog:
     origin: Literal["packaged", "refreshed"]
     cpu_instances: tuple[InstanceType, ...] = ()
     sagemaker_prices: tuple[Price, ...] = ()  # of ml.* machines on demand, by the type without its ml.
-    emr_fees: tuple[Price, ...] = ()  # what EMR asks for a node, beside EC2's price of it
+    emr_fees: tuple[Price, ...] = ()  # EMR's fee for a node, in addition to EC2's price
 
     @cached_property
     def _by_key(self) -> dict[tuple[str, str, str], Price]:

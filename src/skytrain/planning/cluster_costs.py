@@ -1,4 +1,4 @@
-"""What an EKS cluster costs by the hour, idle and busy, and what lowers it.
+"""The hourly cost of an EKS cluster, idle and busy, and what lowers it.
 
 The cluster is the one of infra/terraform: two system nodes, FSx for Lustre, one NAT gateway or the endpoints of a
 closed network. GPU nodes are the plan's machines. Prices per GB through the NAT and of logs depend on use: not counted.
@@ -80,7 +80,7 @@ def cluster_prices() -> dict[str, StandingPrice]:
 
 
 def price_cluster(catalog: Catalog, machines: ClusterMachines, closed_network: bool = False) -> ClusterCosts:
-    """The cluster's bill by the hour. Of a spot machine the highest price in the region counts."""
+    """Return the cluster's hourly bill. A spot machine counts at the region's highest price."""
     idle = tuple(_idle(catalog, machines.region, closed_network))
     gpu = _machine(catalog, machines.instance_type, machines.region, machines.market)
     disk = cluster_prices()["gp3"]
@@ -158,7 +158,7 @@ def _savings(
 
 
 def cluster_table(costs: ClusterCosts) -> str:
-    """The bill as text: what idles, what a run adds, what lowers it."""
+    """Return the bill as text: what an idle cluster costs, what a run adds, what lowers it."""
     rows = [*map(_row, costs.idle), ["idle cluster", f"{costs.idle_usd_per_hour:.2f}", "", _monthly(costs)]]
     rows += [*map(_row, costs.busy), ["busy cluster", f"{costs.busy_usd_per_hour:.2f}", "", ""]]
     rows += [[f"saves: {line.name}", f"-{line.usd_per_hour:.2f}", line.price_date, line.note] for line in costs.savings]

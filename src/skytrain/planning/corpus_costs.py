@@ -1,4 +1,4 @@
-"""What preparing a corpus costs: one machine, a cluster of EMR, EMR Serverless; hours and dollars of each."""
+"""The cost of preparing a corpus: hours and dollars on one machine, an EMR cluster and EMR Serverless."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPARK_START_CPU_SECONDS = 84.0  # of the same log: what 100 thousand documents t
 SHUFFLE_BYTES_PER_DOCUMENT = 383.0
 SHUFFLE_TIMES = 1.5  # room on the executors' disks: shuffled bytes are not spread evenly
 VCPU_OF_A_CORE = 2 / 3  # as for one machine: assumed
-BUSY = 0.8  # of the executors' time: stages end with a few tasks, and the driver works alone at times; assumed
+BUSY = 0.8  # of the executors' time: stages end with a few tasks, and at times only the driver works; assumed
 BYTES_PER_DOCUMENT = 3000.0  # where nobody says how many documents there are; assumed
 CLUSTER_START_SECONDS = 600.0  # machines, bootstrap, YARN; assumed
 SERVERLESS_START_SECONDS = 180.0  # workers, the packed environment; assumed
@@ -38,7 +38,7 @@ FREE_DISK_GB = 20  # of each worker of EMR Serverless
 
 @dataclass(frozen=True)
 class CorpusWork:
-    """How much text there is, in how many documents."""
+    """The amount of text, and the number of documents."""
 
     text_bytes: float
     documents: float
@@ -46,12 +46,12 @@ class CorpusWork:
 
     @property
     def vcpu_seconds(self) -> float:
-        """Of Spark, without its start."""
+        """The vCPU seconds that Spark computes, without its start."""
         text = self.text_bytes / TEXT_BYTES_PER_VCPU_SECOND
         return text + self.documents * CPU_SECONDS_PER_DOCUMENT / VCPU_OF_A_CORE
 
     def disk_gb(self, machines: int) -> int:
-        """What each of so many executors or nodes needs for its share of the shuffled bytes."""
+        """Return the disk that each of `machines` executors or nodes needs for its share of the shuffled bytes."""
         return math.ceil(SHUFFLE_TIMES * self.documents * SHUFFLE_BYTES_PER_DOCUMENT / machines / 1e9)
 
 
@@ -71,7 +71,7 @@ class CorpusOffer:
 
 @dataclass(frozen=True)
 class ServerlessPrice:
-    """What EMR Serverless asks in a region."""
+    """The prices of EMR Serverless in a region."""
 
     usd_per_vcpu_hour: float
     usd_per_gb_hour: float
@@ -148,7 +148,7 @@ def serverless_offer(work: CorpusWork, wanted: EmrConfig, region: str) -> Corpus
 
 @dataclass(frozen=True)
 class ClusterPrice:
-    """What an hour of a cluster costs: its machines, EMR's fee for them, their disks."""
+    """The cost of a cluster hour: its machines, EMR's fee for them, their disks."""
 
     machines: float
     fee: float
@@ -161,7 +161,7 @@ class ClusterPrice:
 
 @dataclass(frozen=True)
 class NodePrice:
-    """What an hour of a node costs without its disk."""
+    """The cost of a node hour without its disk."""
 
     machine: float
     fee: float

@@ -105,7 +105,7 @@ def work_of(config: Config, steps: int | None = None) -> RunWork:
 
 
 def task_tokens(evaluation: EvaluationConfig, steps: int) -> int:
-    """Return the tokens that downstream tasks compute during a run: every so many steps, and after the last one."""
+    """Return the tokens that downstream tasks compute during a run: at each interval of `evaluation.every` steps, and after the last step."""
     if evaluation.every is None:
         return 0
     once = 0

@@ -37,7 +37,7 @@ DRIVER_FRACTION = 0.985  # of the memory that EC2 states, what the driver offers
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What determines memory and time on one rank, besides the mesh."""
+    """The properties of a run, besides its mesh, that determine memory and time on one rank."""
 
     model: DecoderConfig
     sequence_length: int

@@ -19,7 +19,7 @@ from .workload import Workload
 
 NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # that are tried unless the request names a number
 SMALL_NODES_MOST = 4  # machines with fewer GPUs than this are tried up to this many of them
-# machines with a slower network than this are tried up to so many
+# machines with a slower network than this are tried only up to SLOW_NETWORK_MOST of them
 SLOW_NETWORK_MOST = 64
 FAST_NETWORK_GBPS = 400
 SHORTEST_SECONDS = 600.0  # of perfect computing, below which more machines boot longer than they save
@@ -37,7 +37,9 @@ class PlanRequest:
     region: str | None = None
     market: Market | None = None
     target: Target | None = "ec2"  # None: all whose prices are known
-    tokens_open: bool = False  # the question is how many tokens the budget buys, so dollars and hours are no limits yet
+    tokens_open: bool = (
+        False  # the question is how many tokens the budget buys, so dollars and hours do not limit it yet
+    )
 
     @property
     def budget(self) -> Budget:
@@ -260,7 +262,7 @@ def _on_sagemaker(
                 unknown = "SageMaker's prices are not known here; fetch them: skytrain catalog refresh"
                 rows.append(replace(offer, placement=placement, problem=unknown))
         elif request.market == "spot" and request.target is None:
-            continue  # its dollars are a limit and no estimate: it is not ranked beside spot of EC2
+            continue  # its dollars are a limit, not an estimate: it is not ranked with EC2's spot machines
         else:
             found = estimate_offer(workload, placement, offer)
             rows.append(replace(offer, placement=placement, estimate=found, problem=_limit(found, request)))

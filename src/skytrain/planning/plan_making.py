@@ -1,4 +1,4 @@
-"""Make a plan from offers: the choice, the fallbacks in order, and when AWS shall end it whatever happens."""
+"""Make a plan from offers: the choice, the fallbacks in order, and when AWS ends it whatever happens."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SPARE_DISK = 1.2  # of the bytes that a machine keeps, where it has no NVMe to k
 
 @dataclass(frozen=True)
 class JobMaterial:
-    """What the plan of a job on one machine is made of besides the work."""
+    """The inputs of a plan for a job on one machine, besides the work."""
 
     values: Mapping[str, Any]  # the composed configuration
     words: Sequence[str]
@@ -47,7 +47,7 @@ class JobMaterial:
 
 @dataclass(frozen=True)
 class PlanMaterial:
-    """What a plan is made of besides its offers."""
+    """The inputs of a plan besides its offers."""
 
     values: Mapping[str, Any]  # the composed configuration
     words: Sequence[str]  # that it was composed of
@@ -64,7 +64,7 @@ def make_plan(offers: Sequence[Offer], why: str, material: PlanMaterial) -> Plan
     now = material.now
     planned = [_planned(offer, material) for offer in offers]
     if (reservation := values["cloud"].get("reservation")) is not None:
-        # A block is paid for: no other machines. It has a placement of its own.
+        # A block is paid for already, so there are no fallbacks. It has its own placement.
         planned = [replace(planned[0], reservation=reservation, placement_group=False)]
     choice = planned[0]
     return Plan(

@@ -35,7 +35,7 @@ ASSUMPTIONS = {
 
 @dataclass(frozen=True)
 class PrepareWork:
-    """How much there is to prepare."""
+    """The amount of data to prepare."""
 
     text_bytes: float  # to read
     stored_bytes: float  # to fetch: as the source stores them

@@ -24,7 +24,7 @@ ASSUMPTIONS = {
 
 @dataclass(frozen=True)
 class ServeWork:
-    """What is to be served, and for how long."""
+    """The model to serve, and for how long."""
 
     shape: ServedShape
     folder: str  # of the model, relative to the store

@@ -15,7 +15,7 @@ SLOW = 1.5  # p90 of the steps' seconds over the plan's
 
 @dataclass(frozen=True)
 class SmokeSettings:
-    """The configuration of the smoke run: the run's own, but for its name and where it stops."""
+    """The configuration of the smoke run: the run's, except for its name and where it stops."""
 
     steps: int
     values: Mapping[str, Any]

@@ -179,7 +179,7 @@ def _sagemaker_prices(pricing: Any, region: str, sold: Mapping[str, InstanceType
 
 
 def _emr_fees(pricing: Any, region: str, sold: Mapping[str, InstanceType], today: str) -> Iterator[Price]:
-    """Yield what EMR asks for an hour of each machine without GPUs, beside EC2's price of it."""
+    """Yield EMR's hourly fee for each machine without GPUs, in addition to EC2's price."""
     wanted = {"regionCode": region, "productFamily": "Elastic Map Reduce Instance", "softwareType": "EMR"}
     filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
     for page in pricing.get_paginator("get_products").paginate(ServiceCode="ElasticMapReduce", Filters=filters):

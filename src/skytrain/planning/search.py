@@ -38,7 +38,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class NoPlacement:
-    """No layout fits: the least memory that any layout needs, and the memory available."""
+    """The result of a search in which no layout fits: the least memory that one needs, and the memory available."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""Memory of a served model: weights, the cache of keys and values, and what the server needs besides."""
+"""Memory of a served model: weights, the cache of keys and values, and the server's own needs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_GPUS = 8  # of one machine
 
 @dataclass(frozen=True)
 class ServedShape:
-    """What decides the memory of a served model."""
+    """The properties of a served model that determine its memory."""
 
     weight_bytes: float  # in the type in which they are served
     value_bytes: int  # of one number of the cache and of activations
@@ -33,7 +33,7 @@ class ServedShape:
         return 2.0 * self.layers * self.kv_heads * self.head_size * self.value_bytes
 
     def degrees(self, gpus: int) -> list[int]:
-        """Numbers of GPUs that may share the model: they divide its heads, and whole heads of keys are on each."""
+        """Return the numbers of GPUs that may share the model: they divide its heads, with whole key heads on each."""
         return [
             degree
             for degree in (1, 2, 4, 8)
@@ -45,14 +45,14 @@ class ServedShape:
 
 @dataclass(frozen=True)
 class ServingFit:
-    """How a model is served: GPUs that share it, and the longest sequence that they have room for."""
+    """A way to serve a model: the GPUs that share it, and the longest sequence that fits."""
 
     gpus: int
     max_length: int
 
 
 def serving_bytes(shape: ServedShape, gpus: int, length: int) -> float:
-    """Return the memory of each GPU with room for one sequence of `length` tokens; assumed, but for the weights."""
+    """Return the memory of each GPU with room for one sequence of `length` tokens; assumed, except for the weights."""
     activations = BATCHED_TOKENS * (4 * shape.width + 2 * shape.mlp_width / gpus) * shape.value_bytes
     logits = SAMPLED_ROWS * shape.vocab_size * 4 * 2
     cache = shape.cache_bytes_per_token * length / min(gpus, shape.kv_heads)

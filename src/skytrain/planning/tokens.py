@@ -16,7 +16,7 @@ from .offers import Offer
 
 @dataclass(frozen=True)
 class Purchase:
-    """What a budget buys on one offer."""
+    """The tokens that a budget buys on one offer."""
 
     tokens: int
     estimate: Estimate

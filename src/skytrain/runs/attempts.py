@@ -19,7 +19,7 @@ from .reading import DamagedRecord, read_object
 
 
 class Superseded(SkytrainError):
-    """A newer attempt at the run has started, so this one must stop."""
+    """The error of an attempt that must stop because a newer one has started."""
 
     exit_code = EXIT_CODES[SUPERSEDED]
 

@@ -35,7 +35,7 @@ def failures_recorded(store: Store, run: str, attempt: int) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Noticed between two steps, or by the commit of a checkpoint, which raises an error of its own.
+        # Noticed between two steps, or by the commit of a checkpoint, which raises its own error.
         if isinstance(error, SkytrainError) and error.exit_code == EXIT_CODES[SUPERSEDED]:
             with contextlib.suppress(StoreError):
                 cause = Cause(str(error).partition("\n")[0])

@@ -37,7 +37,7 @@ class LaunchedGroup:
 
 @dataclass(frozen=True)
 class LaunchId:
-    """Names another launch."""
+    """The identity of a launch."""
 
     run: str
     launch: str
@@ -99,14 +99,14 @@ def stopped_key(record: LaunchRecord) -> str:
 
 
 def launch_starts(store: Store, record: LaunchRecord) -> bool | None:
-    """Whether a launch that waited for a smoke run was started; None while it waits."""
+    """Return whether a launch that waited for a smoke run was started; None while it waits."""
     if store.exists(started_key(record)):
         return True
     return False if read_launch(store, record.run, record.id).failed else None
 
 
 def withdraw_launch(store: Store, record: LaunchRecord) -> None:
-    """Let a launch that waits for a smoke run never start."""
+    """Cancel a launch that waits for a smoke run."""
     if record.after is not None and launch_starts(store, record) is None:
         mark_failed(store, record)
 
@@ -120,7 +120,7 @@ def create_launch(store: Store, record: LaunchRecord) -> None:
 
 
 def mark_failed(store: Store, record: LaunchRecord) -> None:
-    """Note that the launch's requests failed and nothing of it is left."""
+    """Record that the launch's requests failed and nothing of it is left."""
     store.write(launch_key(record.run, record.id), _body(replace(record, failed=True)))
 
 

@@ -1,4 +1,4 @@
-"""Reads the logs of a run from the store: the last lines, and those that are added while a run lasts."""
+"""The logs of a run in the store: the last lines, and those that are added while the run lasts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class LogSelection:
-    """Which logs to read: by default rank 0 of the newest attempt."""
+    """The choice of logs to read: by default rank 0 of the newest attempt."""
 
     attempt: int | None = None
     ranks: frozenset[int] | None = frozenset({0})  # None: all
@@ -46,7 +46,7 @@ class RunLogs:
     _seen: dict[tuple[int, int], tuple[int, str, int]] = field(default_factory=dict)
 
     def attempt(self) -> int:
-        """The selected attempt, or the newest. Raises SkytrainError if there is none."""
+        """Return the selected attempt, or the newest. Raises SkytrainError if there is none."""
         numbers = attempt_numbers(self.store, self.run)
         wanted = self.selection.attempt
         if not numbers:
@@ -56,7 +56,7 @@ class RunLogs:
         return numbers[-1] if wanted is None else wanted
 
     def last(self, count: int | None) -> list[LogLine]:
-        """The last `count` entries, or all of them; raises SkytrainError if the selected ranks wrote no log."""
+        """Return the last `count` entries, or all. Raises SkytrainError if the selected ranks wrote no log."""
         attempt = self.attempt()
         parts = self._parts(attempt)
         if not parts:
@@ -76,7 +76,7 @@ class RunLogs:
         return lines if count is None else lines[-count:] if count else []
 
     def new(self) -> list[LogLine]:
-        """What was added since the last call, also by attempts that have started since, unless one is selected."""
+        """Return what was added since the last call, also by attempts that started since, unless one is selected."""
         newest = self.attempt()
         begun = [attempt for attempt, _ in self._seen]
         attempts = [number for number in attempt_numbers(self.store, self.run) if number >= max(begun, default=newest)]
@@ -95,7 +95,7 @@ class RunLogs:
                 self._seen[attempt, rank] = (number, etags[number], len(lines))
 
     def _parts(self, attempt: int) -> dict[int, dict[int, str]]:
-        """The parts of each selected rank, by number, with their etags."""
+        """Return the parts of each selected rank by number, with their etags."""
         prefix = f"{attempt_key(self.run, attempt)}/logs/"
         per_node = int(read_attempt(self.store, self.run, attempt).get("ranks_per_node") or 1)
         parts: dict[int, dict[int, str]] = {}

@@ -105,7 +105,7 @@ def machine_price(budget: BudgetConfig, instance: Ec2Instance | None) -> float |
 
 
 class Meter:
-    """Counts cost while an attempt runs on `machines`; `before` is the run's recorded cost so far."""
+    """The count of cost while an attempt runs on `machines`; `before` is the run's recorded cost so far."""
 
     def __init__(
         self, machines: Sequence[MeteredMachine], usd_per_hour: float | None, before: Spend = NOTHING_SPENT

@@ -14,7 +14,7 @@ LAST_PARTS = 4  # enough for far more steps than there are between two validatio
 
 
 class MetricsWriter:
-    """Writes metrics by step; they are uploaded when the stream is flushed."""
+    """The stream of metrics by step, which is uploaded when it is flushed."""
 
     def __init__(self, store: Store, run: str, attempt: int) -> None:
         self.lines = Lines(store, f"{attempt_key(run, attempt)}/metrics/")

@@ -1,6 +1,6 @@
 """Metrics of a running attempt for Prometheus: rank 0 answers GET /metrics in the text format 0.0.4.
 
-Training only stores numbers in a dictionary. A thread of its own renders them when someone asks, so no step waits.
+Training only stores numbers in a dictionary. Another thread renders them when they are requested, so no step waits.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ class MetricsPage:
         self._set(OTHERS, {"restarts": attempt, "began_at": time.time()})
 
     def expect(self, steps: int, budget_usd: float | None) -> None:
-        """Note how far the run goes, and what it may cost."""
+        """Record how far the run goes and what it may cost."""
         self._set(OTHERS, {"steps_planned": steps, **({} if budget_usd is None else {"budget": budget_usd})})
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Note what was measured at a step."""
+        """Record what was measured at a step."""
         self._set(STEP_METRICS, metrics)
         self._set(OTHERS, {"step": step, "step_at": time.time()})
 
     def committed(self, step: int, at: float | None = None) -> None:
-        """Note a checkpoint: committed at this Unix time, or now."""
+        """Record a checkpoint that was committed at this Unix time, or now."""
         self._set(OTHERS, {"commit_step": step, "commit_at": time.time() if at is None else at})
 
     def _set(self, known: Mapping[str, PrometheusSeries], values: Mapping[str, float]) -> None:
@@ -173,4 +173,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        return  # a scrape every few seconds is no news
+        return  # a scrape every few seconds is not worth a line

@@ -10,7 +10,7 @@ from ..storage import Store
 
 
 class DamagedRecord(SkytrainError):
-    """A record of a run whose content is damaged."""
+    """The error of a run's record whose content is damaged."""
 
     exit_code = EXIT_CODES["damaged"]
 

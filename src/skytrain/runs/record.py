@@ -23,12 +23,12 @@ log = logging.getLogger(__name__)
 
 
 class NoRuns(SkytrainError):
-    """The store has no run."""
+    """The error of a store without runs."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What was run, on what, with which code and data."""
+    """The record of a run: what was run, on what hardware, with which code and data."""
 
     name: str
     config: dict[str, Any]

@@ -9,7 +9,7 @@ from ..config import format_seconds
 
 
 class Reporter(Protocol):
-    """Receives the output of a long operation: lines of text, tables, and the progress of named stages."""
+    """The receiver of a long operation's output: lines of text, tables, and the progress of named stages."""
 
     def note(self, text: str) -> None: ...
 

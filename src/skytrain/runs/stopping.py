@@ -20,7 +20,7 @@ from .reading import DamagedRecord, read_object
 
 @dataclass(frozen=True)
 class StopRequest:
-    """Stops attempt `attempt` and all before it."""
+    """A request that stops attempt `attempt` and all before it."""
 
     attempt: int
     asked_by: str  # user@host

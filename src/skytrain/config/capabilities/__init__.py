@@ -35,7 +35,7 @@ RULES = (*JOB_SIZE_RULES[:1], *COMBINATION_RULES, *MODEL_SIZE_RULES, *JOB_SIZE_R
 
 
 def broken_rule(setup: Setup, rules: tuple[Rule, ...] = RULES) -> tuple[Rule, str] | None:
-    """The first rule that the setup breaks, and what is wrong; None for a setup that works."""
+    """Return the first rule that the setup breaks and what is wrong, or None for a setup that works."""
     return next(((rule, problem) for rule in rules if (problem := rule.problem(setup))), None)
 
 
@@ -47,6 +47,6 @@ def check_setup(setup: Setup, rules: tuple[Rule, ...] = RULES, origins: Mapping[
 
 
 def capability_table() -> str:
-    """The rules as a Markdown table, for the documentation."""
+    """Return the rules as a Markdown table, for the documentation."""
     rows = "".join(f"| `{rule.key}` | {rule.excludes} | {rule.fix} |\n" for rule in RULES)
     return f"| setting | does not go with | instead |\n| --- | --- | --- |\n{rows}"

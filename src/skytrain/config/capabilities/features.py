@@ -11,7 +11,10 @@ WHOLE_MATRIX_OPTIMIZERS = [
 
 
 def _divided(setup: Setup, *dimensions: str) -> str | None:
-    """The first of these dimensions that the mesh divides: `parallel.tensor=2`, or as it is set where ranks are not counted yet."""
+    """Return the first of these dimensions that the mesh divides, as `parallel.tensor=2`; None if it divides none.
+
+    Where the ranks are not counted yet, the setting is returned as it is.
+    """
     found = next((name for name in dimensions if getattr(setup.mesh, name) > 1), None)
     known = setup.config.parallel if setup.processes is None else setup.mesh
     return found and f"parallel.{found}={getattr(known, found)}"
@@ -42,7 +45,7 @@ def _z_loss(setup: Setup) -> str | None:
     if not value:
         return None
     if _loss_of_its_own(setup.config):
-        return f"{value} is not known to model={setup.config.model.name}, which has a loss of its own"
+        return f"{value} is not known to model={setup.config.model.name}, which computes its own loss"
     divided = _divided(setup, "tensor")
     return divided and f"{value}: {divided} divides the logits' vocabulary, over which the z-loss sums"
 
@@ -52,7 +55,7 @@ def _loss_chunks(setup: Setup) -> str | None:
     if not value:
         return None
     if _loss_of_its_own(setup.config):
-        return f"{value} is not known to model={setup.config.model.name}, which has a loss of its own"
+        return f"{value} is not known to model={setup.config.model.name}, which computes its own loss"
     if divided := _divided(setup, "tensor"):
         return f"{value}: {divided} divides the logits by vocabulary, and does not cut them into chunks too"
     divided = _divided(setup, "pipeline")
@@ -108,7 +111,7 @@ def _sequence_cut(setup: Setup) -> str | None:
 
 
 def _context_attention(setup: Setup) -> str | None:
-    """Ring and all-gather compute attention in pieces, each a call of a kernel that knows causal masks alone."""
+    """Return what ring and all-gather attention cannot compute: each piece calls a kernel that has only causal masks."""
     config = setup.config
     model = setup.config.model
     method = setup.config.parallel.context_method
@@ -262,7 +265,7 @@ FEATURE_RULES = (
     Rule(
         name="offload-device",
         key="parallel.cpu_offload",
-        excludes="a CPU, but for DeepSpeed",
+        excludes="a CPU, except with DeepSpeed",
         problem=_offload_on_cpu,
         fix="try parallel.cpu_offload=false",
     ),

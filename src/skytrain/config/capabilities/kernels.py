@@ -12,7 +12,7 @@ ALONE = Mesh()
 
 
 def fused_model_problem(model: object) -> str | None:
-    """What the fused kernels do not compute of this model; None for decoders of GPT-2's shape, which they serve."""
+    """Return what the fused kernels cannot compute of this model; None for decoders of GPT-2's shape."""
     if not isinstance(model, DecoderConfig):
         return "a model that is not the built-in decoder"
     asks: dict[str, bool] = {
@@ -34,14 +34,14 @@ def fused_model_problem(model: object) -> str | None:
 
 
 def fused_mesh_problem(mesh: Mesh) -> str | None:
-    """What keeps the fused kernels off a mesh: they compute whole layers over whole sequences."""
+    """Return why the fused kernels cannot run on a mesh, or None: they compute whole layers over whole sequences."""
     if mesh.deepspeed:
         return "DeepSpeed"
     return "a model divided by layers, tensors or sequence" if mesh.tensor * mesh.pipeline * mesh.context > 1 else None
 
 
 def fused_settings_problem(config: Config) -> str | None:
-    """What keeps the fused kernels off a run, whatever its model, mesh and device."""
+    """Return which setting excludes the fused kernels whatever the model, mesh and device are, or None."""
     trainer = config.trainer
     if trainer.precision not in ("bf16-mixed", "auto"):
         return f"trainer.precision={trainer.precision}"
@@ -53,7 +53,7 @@ def fused_settings_problem(config: Config) -> str | None:
 
 
 def fused_problem(setup: Setup) -> str | None:
-    """The first thing that keeps a run off the fused kernels, or None."""
+    """Return the first reason why a run cannot use the fused kernels, or None."""
     return (
         (_fused_device_problem(setup.device) if setup.device is not None else None)
         or fused_settings_problem(setup.config)
@@ -100,7 +100,8 @@ def _fp8_problem(config: Config, mesh: Mesh, device: Device | None) -> str | Non
         "queries, keys and values": (model.heads + 2 * model.groups) * model.head_width,
     }
     return next(
-        (f"{name} {size} is no multiple of {FP8_MULTIPLE}" for name, size in sizes.items() if size % FP8_MULTIPLE), None
+        (f"{name} {size} is not a multiple of {FP8_MULTIPLE}" for name, size in sizes.items() if size % FP8_MULTIPLE),
+        None,
     )
 
 
@@ -116,7 +117,7 @@ KERNEL_RULES = (
         name="fp8",
         key="trainer.fp8",
         excludes="several processes, plugged-in models, GPUs before Ada, `trainer.compile=false`, "
-        f"widths that are no multiple of {FP8_MULTIPLE}",
+        f"widths that are not multiples of {FP8_MULTIPLE}",
         problem=_fp8,
         fix="try trainer.fp8=off",
     ),

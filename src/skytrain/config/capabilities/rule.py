@@ -1,4 +1,4 @@
-"""A rule of the capability table, and what it decides over."""
+"""A rule of the capability table, and the setup that it judges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..schema import Config
 
 @dataclass(frozen=True)
 class Device:
-    """What is known of the device that a run would use."""
+    """The known properties of the device that a run would use."""
 
     kind: Literal["cpu", "cuda"]
     name: str = "cpu"
@@ -22,7 +22,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Setup:
-    """A configuration on a mesh. What is None is not known yet, and no rule that needs it applies."""
+    """A configuration on a mesh. A field that is None is not known yet, and rules that need it do not apply."""
 
     config: Config
     mesh: Mesh

@@ -71,7 +71,7 @@ def _tensor(setup: Setup) -> str | None:
 
 
 def _micro_batches(setup: Setup) -> int | None:
-    """Of a step on each data-parallel rank; None where they do not come out even."""
+    """Return the micro-batches of a step on each data-parallel rank; None if they do not divide evenly."""
     trainer = setup.config.trainer
     count, rest = divmod(trainer.batch_tokens // trainer.sequence_length, (trainer.micro_batch or 1) * setup.mesh.data)
     return None if rest else count

@@ -1,4 +1,4 @@
-"""Every setting, with its type and its range, one file a few groups. Values live in the YAML files under `groups/`, never here."""
+"""Every setting with its type and range, a few groups in each file. Values are in the YAML files under `groups/`, never here."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class StoreConfig:
 
 @settings
 class BudgetConfig:
-    """Dollars that a run may cost in all, over every attempt and machine; it stops in time to save a checkpoint."""
+    """Dollars that a run may cost over all attempts and machines; it stops in time to save a checkpoint."""
 
     usd: NonNegative | None = setting(EXECUTION, "The limit; null: none.")
     usd_per_hour: NonNegative | None = setting(

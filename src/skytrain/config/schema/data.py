@@ -40,7 +40,7 @@ class UrlConfig:
 
 @settings
 class LanguageConfig:
-    """Keeps documents in certain languages."""
+    """The languages whose documents are kept."""
 
     enabled: bool = setting(DATA, "Apply this rule.")
     keep: list[str] = setting(DATA, "Languages to keep, as two-letter codes.")
@@ -118,7 +118,7 @@ class FineWebConfig:
 
 @settings
 class DecontaminateConfig:
-    """Drops documents that share a run of words with an evaluation set."""
+    """Removal of documents that share a run of words with an evaluation set."""
 
     enabled: bool = setting(DATA, "Apply this rule.")
     paths: list[str] = setting(DATA, "Evaluation sets: text or JSON lines, one example per line.")
@@ -127,7 +127,7 @@ class DecontaminateConfig:
 
 @settings
 class PiiConfig:
-    """Replaces personal data; never drops a document."""
+    """Replacement of personal data; no document is dropped."""
 
     emails: bool = setting(DATA, "Replace e-mail addresses.")
     ips: bool = setting(DATA, "Replace IP addresses.")

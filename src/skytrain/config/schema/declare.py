@@ -15,7 +15,7 @@ METADATA_KEY = "setting"
 
 
 class Decides(Enum):
-    """What another value of a setting would change."""
+    """The effect of another value of a setting."""
 
     NUMBERS = "the numbers of a run: another value is another training"
     WEIGHTS = "the meaning of the weights: a checkpoint made with another value cannot be used"
@@ -29,7 +29,7 @@ RESULT = frozenset({NUMBERS, WEIGHTS, DATA})  # prepared data and weights decide
 
 @dataclass(frozen=True)
 class Declared:
-    """What a schema field declares in addition to its type."""
+    """The declaration of a schema field, besides its type."""
 
     decides: Decides
     meaning: str
@@ -42,11 +42,11 @@ def setting(decides: Decides, meaning: str) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(setting,))
 def settings(group: type[Group]) -> type[Group]:
-    """A group of settings: a frozen dataclass whose fields are declared with `setting`, or are groups themselves."""
+    """Make a class a group of settings: a frozen dataclass whose fields are declared with `setting`, or are groups."""
     return dataclass(frozen=True)(group)
 
 
 def declared(of: dataclasses.Field[Any]) -> Declared | None:
-    """The field's declaration; None for a nested group."""
+    """Return the field's declaration, or None for a nested group."""
     found: Declared | None = of.metadata.get(METADATA_KEY)
     return found

@@ -19,7 +19,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Unit:
-    """Marks a field whose text form carries a unit; `parse` turns it into the field's type."""
+    """The mark of a field whose text has a unit; `parse` converts it to the field's type."""
 
     parse: Any
     form: str  # what the text looks like
@@ -27,14 +27,14 @@ class Unit:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Marks a field that holds one of several groups, told apart by a Literal field of each."""
+    """The mark of a field that holds one of several groups, which differ in a Literal field."""
 
     groups: tuple[type, ...]
 
 
 @dataclass(frozen=True)
 class OtherKeys:
-    """Marks the field that takes the keys of its group that are no fields: arguments of a plugged-in class."""
+    """The mark of the field that takes all other keys of its group: arguments of a plugged-in class."""
 
 
 TIME = "time such as 90s, 10m or 2h"

@@ -141,7 +141,7 @@ class DecoderConfig:
         return -(-self.vocab_size // self.pad_vocab_to) * self.pad_vocab_to
 
     def window_of(self, layer: int) -> int | None:
-        """How far back attention sees in this layer."""
+        """Return how many tokens attention sees in this layer; None: all before it."""
         return self.window if layer % self.window_every == 0 else None
 
 

@@ -1,4 +1,4 @@
-"""How the model learns: learning-rate schedule, parallelism, trainer. Optimizers have a package of their own."""
+"""How the model learns: learning-rate schedule, parallelism, trainer. Optimizers have their own package."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class ParallelConfig:
     )
     cpu_offload: bool = setting(
         EXECUTION,
-        "Keep parameters, gradients and optimizer state in the machine's memory; with DeepSpeed below ZeRO-3, the last alone.",
+        "Keep parameters, gradients and optimizer state in the machine's memory; with DeepSpeed below ZeRO-3, only the last.",
     )
     offload_folder: str | None = setting(
         EXECUTION, "A folder on an NVMe disk where DeepSpeed keeps them instead; null: in memory."
@@ -137,7 +137,8 @@ class TrainerConfig:
         NUMBERS, "What to do, before the weights change, when loss or gradient norm is not finite, or is a spike."
     )
     spike_zscore: PositiveFloat | None = setting(
-        NUMBERS, "A value so many deviations above the last 128 steps is a spike; null: none is."
+        NUMBERS,
+        "Standard deviations above the mean of the last 128 steps from which a value is a spike; null: nothing is.",
     )
     activation_checkpointing: Literal["none", "selective", "full"] = setting(
         EXECUTION, "What blocks compute again in the backward pass, to save memory."
@@ -182,8 +183,10 @@ class TrainerConfig:
         "Mean time between interruptions, for checkpoint_every=auto; what the run itself has seen counts once it is enough.",
     )
     keep_checkpoints: Annotated[int, Range(min=2)] = setting(EXECUTION, "Newest checkpoints to keep.")
-    keep_every: Positive | None = setting(EXECUTION, "Also keep the checkpoints at every so many steps; null: none.")
-    keep_best: Whole = setting(EXECUTION, "Also keep so many checkpoints with the lowest validation loss.")
+    keep_every: Positive | None = setting(
+        EXECUTION, "Also keep a checkpoint each time this many steps have passed; null: none."
+    )
+    keep_best: Whole = setting(EXECUTION, "Number of checkpoints with the lowest validation loss that are also kept.")
     log_every: Positive = setting(EXECUTION, "Steps between lines of the log.")
     loggers: list[Literal["tensorboard", "wandb", "cloudwatch"]] = setting(
         EXECUTION, "Where metrics go, in addition to the metrics files that are always written."

@@ -57,7 +57,7 @@ class TuneConfig:
     )
     parallel: Count = setting(
         EXECUTION,
-        "Trials at the same time on a machine, each on a GPU of its own, or on its share of the cores.",
+        "Trials at the same time on a machine, each on its own GPU, or on its share of the cores.",
     )
     host: str | None = setting(EXECUTION, "Name of this machine among those that share a sweep; null: its own name.")
     machines: Count = setting(EXECUTION, "Machines that `launch tune` rents for the sweep.")

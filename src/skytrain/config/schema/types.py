@@ -14,7 +14,7 @@ WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text
 
 
 def type_in_words(schema: Any) -> str:
-    """`whole number, at least 1, or null` for `Positive | None`."""
+    """Return a type in words: `whole number, at least 1, or null` for `Positive | None`."""
     origin = get_origin(schema)
     args = get_args(schema)
     if origin in (typing.Union, types.UnionType):

@@ -1,4 +1,4 @@
-"""Reading the schema's types: which groups a field may hold, and the settings of a mapping that decide something."""
+"""The schema's types: which groups a field may hold, and which settings of a mapping decide something."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Field:
 
 @cache
 def fields_of(group: type) -> tuple[Field, ...]:
-    """The fields of a group, in the order in which they are declared."""
+    """Return the fields of a group in the order of their declaration."""
     hints = typing.get_type_hints(group, include_extras=True)
     return tuple(
         Field(
@@ -39,7 +39,7 @@ def fields_of(group: type) -> tuple[Field, ...]:
 
 
 def groups_in(schema: Any) -> tuple[type, ...]:
-    """The groups among the options of a type: several where variants share a key, none for plain values."""
+    """Return the groups among the options of a type: several if variants share a key, none for plain values."""
     if get_origin(schema) in (typing.Union, types.UnionType):
         return tuple(group for option in get_args(schema) for group in groups_in(option))
     if get_origin(schema) is Annotated:
@@ -48,23 +48,23 @@ def groups_in(schema: Any) -> tuple[type, ...]:
 
 
 def other_keys_of(group: type) -> str | None:
-    """The field that takes the keys which are no fields; None where there is no such field."""
+    """Return the field that takes all keys without a field, or None if the group has no such field."""
     marked = (each for each in fields_of(group) if OtherKeys() in get_args(each.type))
     return next((each.name for each in marked), None)
 
 
 def tag_of(group: type) -> tuple[str, tuple[str, ...]]:
-    """The field that tells variants of one key apart (`family`, `kind`, `name`), and its words for this one."""
+    """Return the field in which variants of one key differ (`family`, `kind`, `name`), and its words for this one."""
     return next((each.name, get_args(each.type)) for each in fields_of(group) if get_origin(each.type) is Literal)
 
 
 def select(schema: Any, values: Mapping[str, Any], what: Collection[Decides]) -> dict[str, Any]:
-    """The part of a plain mapping that decides `what`, in the same shape; keys that the schema lacks are left out."""
+    """Return the part of a plain mapping that decides `what`, in the same shape, without keys that the schema lacks."""
     return _select(groups_in(schema), values, what)
 
 
 def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted leaves, in order."""
+    """Return nested mappings as dotted leaves, in order."""
     if not isinstance(values, Mapping) or not values:
         return {prefix: values} if prefix else {}
     leaves: dict[str, Any] = {}

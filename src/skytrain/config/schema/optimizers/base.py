@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True)
 class OptimizerFacts:
-    """What planning and the capability rules know about an optimizer without loading it."""
+    """The properties of an optimizer that planning and the capability rules need, without loading it."""
 
     state_bytes: int  # per parameter
     matrix_state_bytes: int | None = None  # per parameter of the blocks' matrices; None: as for all parameters
@@ -32,8 +32,8 @@ class OptimizerConfig(ABC):
 
     @abstractmethod
     def class_path(self) -> str:
-        """Path of the torch.optim.Optimizer that implements it."""
+        """Return the path of the torch.optim.Optimizer that implements it."""
 
     @abstractmethod
     def arguments(self) -> dict[str, Any]:
-        """Its keyword arguments, apart from `params`, `lr` and `fused`."""
+        """Return its keyword arguments except `params`, `lr` and `fused`."""
