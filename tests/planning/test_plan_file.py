@@ -40,7 +40,7 @@ def plan_of(request: PlanRequest, *words: str) -> Plan:
     data = PlannedData("tokens/pile", workload.work.data_bytes)
     material = PlanMaterial(
         values=composed.values,
-        words=(),
+        overrides=(),
         request=request,
         catalog=CATALOG,
         data=data,

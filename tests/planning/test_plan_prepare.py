@@ -17,7 +17,7 @@ VALUES = compose([]).values
 def planned(gigabytes: float, budget: float | None = None, **limits: float) -> Plan:
     request = PlanRequest(budget, limits.get("deadline_hours"), region="us-east-2")
     material = JobMaterial(
-        values=VALUES, words=("data=pile",), request=request, catalog=packaged_catalog(), now=datetime.now(UTC)
+        values=VALUES, overrides=("data=pile",), request=request, catalog=packaged_catalog(), now=datetime.now(UTC)
     )
     return prepare_plan(PrepareWork(gigabytes * 1e9, gigabytes * 3e8, "tokens/pile"), material)
 

@@ -59,7 +59,7 @@ def offer_of(words: list[str], request: PlanRequest) -> PlannedOffer:
     assert choice is not None
     material = PlanMaterial(
         values=composed.values,
-        words=(),
+        overrides=(),
         request=request,
         catalog=CATALOG,
         data=PlannedData("tokens/pile", 0.0),
@@ -119,7 +119,7 @@ def group_of(offer: PlannedOffer, number: int = 0, **changes: Any) -> GroupSpec:
 def offers() -> dict[str, PlannedOffer]:
     found = {name: offer_of(words, request) for name, (words, request) in PLANS.items()}
     material = JobMaterial(
-        values=compose([]).values, words=(), request=PlanRequest(20, region="us-east-2"), catalog=CATALOG, now=NOW
+        values=compose([]).values, overrides=(), request=PlanRequest(20, region="us-east-2"), catalog=CATALOG, now=NOW
     )
     return {**found, PREPARE: prepare_plan(PrepareWork(1e12, 3e11, "tokens/pile"), material).choice}
 

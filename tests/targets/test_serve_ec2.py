@@ -164,7 +164,11 @@ def plan_of(billions: float, **changed: Any) -> Any:
     return serve_plan(
         work,
         JobMaterial(
-            values=values, words=[], request=request, catalog=load_catalog(Path("/nonexistent")), now=datetime.now(UTC)
+            values=values,
+            overrides=[],
+            request=request,
+            catalog=load_catalog(Path("/nonexistent")),
+            now=datetime.now(UTC),
         ),
     )
 

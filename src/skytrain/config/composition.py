@@ -81,7 +81,12 @@ class Composed:
     config: Config
     values: dict[str, Any]
     origins: dict[str, str]
-    words: tuple[str, ...] = ()  # the overrides that it was composed of
+    overrides: tuple[str, ...] = ()  # that it was composed of
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The former name of `overrides`, which launch targets of users may read."""
+        return self.overrides
 
     @property
     def given(self) -> frozenset[str]:

@@ -89,7 +89,7 @@ def _launch(
     composed = compose(words)
     offers = [_limited(offer, share, count) for offer in expert.plan.offers]
     plan = replace(
-        expert.plan, offers=offers, config=dict(composed.values), words=list(composed.words), budget_usd=share
+        expert.plan, offers=offers, config=dict(composed.values), words=list(composed.overrides), budget_usd=share
     )
     options = ["--from", domains.seed, *(["--weights-only"] if domains.weights_only else [])]
     if domains.at_step is not None:

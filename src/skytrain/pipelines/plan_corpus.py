@@ -52,7 +52,9 @@ def plan_corpus(
     alone = replace(asked, text_bytes=text, documents=work.documents)
     chosen = prepare_plan(
         alone,
-        JobMaterial(values={"store": {"root": ""}}, words=(), request=request, catalog=catalog, now=datetime.now(UTC)),
+        JobMaterial(
+            values={"store": {"root": ""}}, overrides=(), request=request, catalog=catalog, now=datetime.now(UTC)
+        ),
     ).choice
     cost = chosen.cost
     one = CorpusOffer(

@@ -39,7 +39,7 @@ class JobMaterial:
     """The inputs of a plan for a job on one machine, besides the work."""
 
     values: Mapping[str, Any]  # the composed configuration
-    words: Sequence[str]
+    overrides: Sequence[str]
     request: PlanRequest
     catalog: Catalog
     now: datetime
@@ -50,7 +50,7 @@ class PlanMaterial:
     """The inputs of a plan besides its offers."""
 
     values: Mapping[str, Any]  # the composed configuration
-    words: Sequence[str]  # that it was composed of
+    overrides: Sequence[str]  # that it was composed of
     request: PlanRequest
     catalog: Catalog
     data: PlannedData
@@ -82,7 +82,7 @@ def make_plan(offers: Sequence[Offer], why: str, material: PlanMaterial) -> Plan
         request=asdict(material.request),
         assumptions=dict(ASSUMPTIONS),
         config=dict(values),
-        words=list(material.words),
+        words=list(material.overrides),
     )
 
 

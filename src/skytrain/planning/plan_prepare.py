@@ -83,7 +83,7 @@ def prepare_plan(work: PrepareWork, material: JobMaterial) -> Plan:
         request=asdict(request),
         assumptions=ASSUMPTIONS,
         config=dict(values),
-        words=list(material.words),
+        words=list(material.overrides),
         job="prepare",
     )
 

@@ -67,7 +67,7 @@ def serve_plan(work: ServeWork, material: JobMaterial) -> Plan:
         request=asdict(request),
         assumptions=ASSUMPTIONS,
         config=dict(values),
-        words=list(material.words),
+        words=list(material.overrides),
         job="serve",
     )
 

@@ -19,13 +19,13 @@ class SmokeSettings:
 
     steps: int
     values: Mapping[str, Any]
-    words: Sequence[str]
+    overrides: Sequence[str]
 
 
 def smoke_plan(plan: Plan, settings: SmokeSettings) -> Plan:
     """Return the plan of the smoke run: the same offers, with its own hours, dollars and kill times."""
     offers = [_shortened(offer, settings.steps) for offer in plan.offers]
-    return replace(plan, offers=offers, config=dict(settings.values), words=list(settings.words))
+    return replace(plan, offers=offers, config=dict(settings.values), words=list(settings.overrides))
 
 
 def delayed_plan(plan: Plan, first: Plan) -> Plan:

@@ -122,7 +122,7 @@ def launch_record(
         plan_hash=plan_hash(plan) if plan is not None else "",
         image="",
         bundle="",
-        words=list(composed.words),
+        words=list(composed.overrides),
         groups=list(groups),
         target=cloud.target or "ec2",
     )
@@ -143,7 +143,11 @@ def plan_preparation(composed: Composed) -> Plan:
         )
     request = PlanRequest(config.budget.usd, region=config.cloud.region)
     material = JobMaterial(
-        values=composed.values, words=composed.words, request=request, catalog=load_catalog(), now=datetime.now(UTC)
+        values=composed.values,
+        overrides=composed.overrides,
+        request=request,
+        catalog=load_catalog(),
+        now=datetime.now(UTC),
     )
     return prepare_plan(prepare_work(config), material)
 

@@ -95,7 +95,7 @@ def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: 
     data = PlannedData(f"tokens/{composed.config.data.name}", workload.work.data_bytes)
     material = PlanMaterial(
         values=composed.values,
-        words=composed.words,
+        overrides=composed.overrides,
         request=request,
         catalog=catalog,
         data=data,

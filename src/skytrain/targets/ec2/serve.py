@@ -103,7 +103,7 @@ def _prepare(job: ServeJob, model: ServedModel, reporter: Reporter) -> _Endpoint
     assert cloud.project is not None
     parameter = key_parameter(cloud.project, run, next_launch(launches_of(store, run)))
     words = [
-        *job.composed.words, f"run={run}", f"serve.source={store.url(stored)}", f"serve.name={model.name}",
+        *job.composed.overrides, f"run={run}", f"serve.source={store.url(stored)}", f"serve.name={model.name}",
         f"serve.key_parameter={parameter}", "serve.python=null",
     ]  # fmt: skip
     composed = compose(words, job.folders)
@@ -140,7 +140,11 @@ def _plan(job: ServeJob, model: ServedModel, folder: str) -> Plan:
     return serve_plan(
         work,
         JobMaterial(
-            values=composed.values, words=composed.words, request=request, catalog=load_catalog(), now=datetime.now(UTC)
+            values=composed.values,
+            overrides=composed.overrides,
+            request=request,
+            catalog=load_catalog(),
+            now=datetime.now(UTC),
         ),
     )
 

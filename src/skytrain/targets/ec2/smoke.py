@@ -34,8 +34,8 @@ def smoke_job(job: PlannedJob, tokens: str, compose: Callable[[Sequence[str]], C
             f"  give fewer tokens than {format_count(whole * config.trainer.batch_tokens)}, and more than 0"
         )
     name = f"{run_name(config)}{SUFFIX}"
-    composed = compose([*job.composed.words, f"run={name}", f"trainer.stop_at_step={steps}"])
-    settings = SmokeSettings(steps, composed.values, composed.words)
+    composed = compose([*job.composed.overrides, f"run={name}", f"trainer.stop_at_step={steps}"])
+    settings = SmokeSettings(steps, composed.values, composed.overrides)
     return PlannedJob(composed, smoke_plan(job.plan, settings), job.keep_seconds)
 
 

@@ -47,7 +47,7 @@ def plan_sweep_launch(words: Sequence[str], folders: Sequence[Path]) -> SweepLau
         more.append(f"tune.parallel={max(1, planned.plan.choice.gpus_per_node)}")
     composed, _ = compose_plan([*words, *more], folders, None)
     plan = sweep_plan(
-        replace(planned.plan, config=dict(composed.values), words=list(composed.words)), schedule, composed
+        replace(planned.plan, config=dict(composed.values), words=list(composed.overrides)), schedule, composed
     )
     name = sweep_name(composed.config)
     jobs = [

@@ -248,7 +248,7 @@ def _job(request: EksRequest, run: str, number: str, owner: str) -> tuple[EksJob
         seconds = SMOKE_SECONDS
         processes = 1
     command = (
-        "node", *request.composed.words, *words, f"run={run}",
+        "node", *request.composed.overrides, *words, f"run={run}",
         *([f"budget.usd_per_hour={usd:.4f}"] if usd is not None else []),
         f"metrics.prometheus_port={METRICS_PORT}", "--config-dir", POD_CONFIG_FOLDER,
         "--nodes", str(size.nodes), "--processes", str(processes), "--launch", number,

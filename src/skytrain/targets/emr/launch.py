@@ -202,7 +202,7 @@ def _assembled(composed: Composed, preflight: Preflight, documents: float | None
     job = EmrJobSpec(
         run=run,
         launch=number,
-        words=tuple(composed.words),
+        words=tuple(composed.overrides),
         tags=tags,
         cloud=config.cloud,
         places=places,

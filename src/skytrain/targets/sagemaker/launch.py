@@ -218,6 +218,6 @@ def _price(session: AwsSession, job: SageMakerJobSpec) -> float:
 def _command(composed: Composed, job: SageMakerJobSpec, usd: float) -> tuple[str, ...]:
     offer = job.offer
     return (
-        "node", *composed.words, *job_words(offer, "train"), f"run={job.run}", f"budget.usd_per_hour={usd:.4f}",
+        "node", *composed.overrides, *job_words(offer, "train"), f"run={job.run}", f"budget.usd_per_hour={usd:.4f}",
         "--nodes", str(offer.nodes), "--processes", str(max(1, offer.gpus_per_node)), "--launch", job.launch,
     )  # fmt: skip

@@ -60,7 +60,7 @@ def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask
     script = SlurmScript(
         run=run,
         launch=number,
-        words=(*composed.words, *options, f"run={run}"),
+        words=(*composed.overrides, *options, f"run={run}"),
         settings=wanted,
         folder=folder / run,
         work_folder=Path.cwd(),

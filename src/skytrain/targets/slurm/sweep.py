@@ -31,7 +31,16 @@ def prepare_sweep_array(composed: Composed, options: Sequence[str]) -> tuple[str
     root = store_root(config)
     given = (f"tune.name={name}", f"store.root={root}")
     commands = tuple(
-        (python, "-m", "skytrain", "tune", *composed.words, *options, *given, f"tune.host={machine_run(name, number)}")
+        (
+            python,
+            "-m",
+            "skytrain",
+            "tune",
+            *composed.overrides,
+            *options,
+            *given,
+            f"tune.host={machine_run(name, number)}",
+        )
         for number in range(1, config.tune.machines + 1)
     )
     mounted = () if "://" in root else (root,)

@@ -133,7 +133,7 @@ def _options(request: LaunchRequest) -> list[str]:
 
 def _next_words(composed: Composed, request: LaunchRequest) -> list[str]:
     """What makes the next commands find the same store."""
-    store = [word for word in composed.words if word.startswith("store")]
+    store = [word for word in composed.overrides if word.startswith("store")]
     return ["cloud=slurm", *store, *(word for folder in request.folders for word in ("--config-dir", str(folder)))]
 
 
