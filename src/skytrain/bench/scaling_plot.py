@@ -27,7 +27,7 @@ class Series:
 
 
 def scaling_svg(title: str, single: float, largest: int, series: Sequence[Series]) -> str:
-    """Return the plot as SVG. Both axes are logarithmic, so that the ideal, `single` times the ranks, is a straight line."""
+    """Return the plot as SVG. Both axes are logarithmic, so the ideal, `single` times the ranks, is a straight line."""
     speeds = [speed for each in series for _, speed in each.points] + [single, single * largest]
     low = min(speeds) * 0.8
     high = max(speeds) * 1.2

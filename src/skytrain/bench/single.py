@@ -103,7 +103,7 @@ def bench_single(
 
 
 def peer_speeds(config: Config, steps: int, reporter: Reporter) -> list[Speed]:
-    """Measure Hugging Face's model at its faster micro-batch, with its vocabulary and with one padded like Skytrain's."""
+    """Measure Hugging Face's model at its faster micro-batch, with its vocabulary and one padded like Skytrain's."""
     model = config.model
     if not isinstance(model, DecoderConfig):
         raise SkytrainError(f"model={model.name} has no counterpart in Hugging Face to compare with\n  add --no-peer")

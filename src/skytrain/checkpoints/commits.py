@@ -161,7 +161,7 @@ def read_manifest(store: Store, commit: Commit) -> tuple[str, CheckpointManifest
 
 
 def save_folder(attempt: int, number: int) -> str:
-    """Return the folder of a save's files, within the step's. `number` counts an attempt's saves, failed ones included."""
+    """Return the folder of a save's files, within the step's. `number` counts an attempt's saves, even failed ones."""
     return f"{attempt}.{number}"
 
 

@@ -337,7 +337,7 @@ class _IntoTensors(DefaultLoadPlanner):
 
 
 def load(store: Store, folder: str, manifest: CheckpointManifest, targets: Mapping[str, Tensor]) -> None:
-    """Fill each target, a tensor or this rank's part, from the tensor of that name. Ranks do not wait for each other."""
+    """Fill each target, a tensor or this rank's part, from the tensor of that name. Ranks do not wait for others."""
     try:
         torch_dcp.load(
             # Detached, because no_grad would apply only to this thread, and other threads read.

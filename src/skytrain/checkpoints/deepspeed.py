@@ -248,7 +248,7 @@ def _one(folder: Path, pattern: str) -> Any:
 
 
 def _cut_row(partitions: Sequence[Tensor], shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of ZeRO-1 or -2: all parameters form one row, split evenly over the ranks, padded at the end."""
+    """Yield the tensors of ZeRO-1 or -2: all parameters form one row, split evenly over the ranks, with padding last."""
     row = torch.cat([partition.detach().reshape(-1) for partition in partitions])
     start = 0
     for name, shape in shapes.items():

@@ -1,4 +1,4 @@
-"""Retention: decides which checkpoints to keep, and deletes the others marker first, so that no reader sees half of one."""
+"""Decides which checkpoints to keep, and deletes the others marker first, so that no reader sees an incomplete one."""
 
 from __future__ import annotations
 

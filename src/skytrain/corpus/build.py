@@ -1,4 +1,4 @@
-"""Builds a corpus from a source: cleans it in chunks, finds duplicates across them, writes the parts, then the manifest."""
+"""Builds a corpus from a source: cleans it in chunks, finds duplicates across them, writes parts, then the manifest."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class CutPlan:
     _records: int = 0  # likewise
 
     def starts(self, chars: np.ndarray) -> list[int]:
-        """Add the next records and return the places among them where a chunk begins, except that of the first chunk."""
+        """Add the next records and return the places among them where a chunk begins, except the first chunk."""
         starts: list[int] = []
         ends = np.cumsum(chars, dtype=np.int64)
         at = 0

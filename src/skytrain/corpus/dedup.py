@@ -15,7 +15,7 @@ import numpy as np
 from .near import NearInputs, find_near_duplicates
 from .partitions import Partitions
 
-# 128-bit hashes: among 10^9 documents, two are equal by chance with probability 10^-21. `bytes` is the size of the text.
+# 128-bit hashes: among 10^9 documents, two are equal by chance with probability 10^-21. `bytes` is the text's size.
 FACTS = np.dtype([("text", np.uint64, 2), ("id", np.uint64, 2), ("bytes", np.uint64)])
 HASHED = np.dtype([("hash", np.uint64), ("second", np.uint64), ("document", np.int64)])
 

@@ -41,7 +41,7 @@ ReadTexts = Callable[[np.ndarray], Iterator[tuple[np.ndarray, list[str]]]]
 
 @dataclass(frozen=True)
 class NearInputs:
-    """Inputs of the search: a file with one row of minima per document, and a reader for the few texts that it needs."""
+    """Inputs of the search: a file with one row of minima per document, and a reader for the few texts it needs."""
 
     signatures: Path
     texts: ReadTexts

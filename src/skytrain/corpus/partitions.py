@@ -15,7 +15,7 @@ class Partitions:
     """Files `<name>-<number>` of records with a field `hash`; equal hashes are in the same file."""
 
     def __init__(self, folder: Path, name: str, dtype: np.dtype, expected: int, sharing: int = 1) -> None:
-        """Prepare the files. `sharing` is how many partitions are filled at the same time and share the buffer memory."""
+        """Prepare the files. `sharing` is how many partitions are filled at once and share the buffer memory."""
         self._folder = folder
         self._name = name
         self._dtype = dtype

@@ -189,7 +189,7 @@ def _end_with_parent() -> None:
 
 
 def ordered_threads(function: Callable[[Task], Result], tasks: Iterable[Task], at_once: int) -> Iterator[Result]:
-    """Yield results as `ordered` does, but from threads, for work that releases the GIL. `at_once` bounds the memory."""
+    """Yield results as `ordered` does, but from threads, for work that releases the GIL; `at_once` bounds memory."""
     yield from _in_order(ThreadPoolExecutor(at_once), function, tasks, at_once)
 
 

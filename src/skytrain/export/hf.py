@@ -34,7 +34,7 @@ class HFExport:
 
 
 def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path, how: HFExport | None = None) -> Path:
-    """Write the model, its tokenizer, a model card and hashes to a new folder, which appears only when it is complete."""
+    """Write the model, its tokenizer, a model card and hashes to a new folder, which appears only when complete."""
     how = how or HFExport()
     if not isinstance(model, Decoder | HFCausalLM):
         raise SkytrainError(

@@ -44,7 +44,7 @@ from .streaming import MergePlan, Progress, merged_tensors
 
 
 def is_written(store: Store, run: str, made: Provenance) -> bool:
-    """Return whether the run exists with exactly this merge. Raises SkytrainError if the name belongs to another run."""
+    """Return whether the run exists with exactly this merge. Raises SkytrainError if the name is of another run."""
     if not store.exists(f"runs/{run}/run.json"):
         return False
     there = read_provenance(store, run)
@@ -82,7 +82,7 @@ def write_merged(
 
 
 def write_ensemble(store: Store, record: RunRecord, made: Provenance, definition: EnsembleDefinition) -> None:
-    """Write a run that is an ensemble: it has no checkpoint, only a definition with its experts, which is written last."""
+    """Write a run that is an ensemble: it has no checkpoint, only a definition with its experts, written last."""
     run = record.name
     create_run(store, record)
     attempt = claim_attempt(store, run, world_size=1, merge=made.method)

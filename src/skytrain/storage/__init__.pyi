@@ -1,5 +1,6 @@
 from .aws import aws_client_config as aws_client_config, register_fsspec as register_fsspec
 from .base import Progress as Progress, Stat as Stat, Store as Store
+from .bucket import WebFiles as WebFiles
 from .copying import (
     CopyJournal as CopyJournal,
     CopyPlan as CopyPlan,
@@ -22,4 +23,3 @@ from .hub import (
 from .opening import open_store as open_store
 from .retry import Patience as Patience, Retry as Retry
 from .scratch import ScratchFolder as ScratchFolder, ScratchFull as ScratchFull
-from .web import WebFiles as WebFiles

@@ -301,5 +301,23 @@ class BucketStore(Store):
         return self._client
 
 
+class WebFiles(BucketStore):
+    """A read-only store at `https://server`, whose keys are URL paths.
+
+    It has the range requests, retries and etag checks of a bucket. Listing and writing are not supported.
+    """
+
+    def __init__(self, root: str, retry: Retry | None = None) -> None:
+        from obstore.store import HTTPStore
+
+        self._retry = retry or Retry()
+        self._history = ServerHistory()
+        self._made_from = (root, self._retry)  # type: ignore[assignment]
+        self.root = root.rstrip("/")
+        plain: Any = {"allow_http": True} if root.startswith("http://") else {}
+        client: Any = HTTPStore.from_url(root, client_options=plain, retry_config=self._retry.for_requests())
+        self._client = client
+
+
 def _stat(meta: ObjectMeta) -> Stat:
     return Stat(meta["path"], meta["size"], meta["e_tag"] or "", meta["last_modified"].timestamp())

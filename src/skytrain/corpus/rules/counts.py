@@ -36,7 +36,7 @@ BEGIN, END, LINE_WORDS, LONGEST_WORD, IS_TERMINAL, SENTENCES, FOUND = range(7)
 
 
 class Group(NamedTuple):
-    """Texts that were scanned together, and their lines that are not blank: those of text i begin at row `firsts[i]`."""
+    """Texts that were scanned together, and their lines that are not blank; text i's begin at row `firsts[i]`."""
 
     places: list[int]  # in the batch; -1 for a text that was removed
     packed: Packed

@@ -56,7 +56,7 @@ def count_ngrams(hashes, ends, count, prefix, places, slots, keys, seen, firsts,
     prefix[0] = 0
     for i in range(count):
         prefix[i + 1] = prefix[i] * COMBINE + mix(hashes[i])
-    # An n-gram can repeat only if the shorter ones that it starts and ends with do, so each length has fewer candidates.
+    # An n-gram can repeat only if the shorter ones at its start and end do, so each length has fewer candidates.
     candidates = count - 1
     for i in range(candidates):
         places[i] = i

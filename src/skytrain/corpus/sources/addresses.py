@@ -70,7 +70,7 @@ class AddressLists(SpannedSource):
         return cast(HubDataset, self._cache["hub"])
 
     def _addresses(self) -> list[str]:
-        """Return the selected addresses, sorted and without repetitions, so that the order of the lists has no effect."""
+        """Return the selected addresses, sorted and each once, so that the order of the lists has no effect."""
         listed_addresses: set[str] = set()
         for listed in self._hub.pieces() if self.repo else find_files(self.lists, "data.source.lists"):
             with listed.open() as stream:

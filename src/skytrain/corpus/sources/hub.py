@@ -174,7 +174,7 @@ def _kind(file: InputFile) -> str:
 
 @contextmanager
 def reaching_hub(operation: str, url: str) -> Iterator[None]:
-    """Convert errors of the hub to StoreError: an OSError would be mistaken for a damaged file, which may be skipped."""
+    """Convert the hub's errors to StoreError: an OSError would be mistaken for a damaged file, which may be skipped."""
     try:
         yield
     except (hub_http_error(), OSError) as error:

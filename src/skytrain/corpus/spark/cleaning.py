@@ -1,4 +1,7 @@
-"""Cleans a source on Spark: tasks read, clean and store files in chunks, as local workers do; a large file has several."""
+"""Cleans a source on Spark: tasks read, clean and store files in chunks, as local workers do.
+
+A large file is shared by several tasks.
+"""
 
 from __future__ import annotations
 

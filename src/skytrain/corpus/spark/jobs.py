@@ -60,7 +60,10 @@ class SparkJobs:
         return self.session.sparkContext.broadcast(value)
 
     def tasks(self, function: TaskFunction, shared: Any, count: int, schema: str) -> Any:
-        """Return a frame of what `function(shared value, number)` yields for each number below `count`, a partition each."""
+        """Return a frame of what `function(shared value, number)` yields for each number below `count`.
+
+        Each number is a partition.
+        """
         frame = self.session.range(0, count, 1, max(1, count))
         return frame.mapInArrow(partial(_numbered, function, shared), schema)
 

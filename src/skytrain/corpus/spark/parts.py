@@ -1,4 +1,4 @@
-"""Writes the kept documents on Spark: measures each block, plans the parts in order, and writes each part in one task."""
+"""Writes the kept documents on Spark: measures each block, plans the parts in order, writes each part in one task."""
 
 from __future__ import annotations
 

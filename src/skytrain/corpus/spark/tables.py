@@ -1,4 +1,4 @@
-"""Tables of small records in the store, written and read by tasks. A table is a list of files, by block or partition."""
+"""Tables of small records in the store, written and read by tasks. A table is a list of files by block or partition."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUMBER = np.dtype([("number", np.int64)])
 
 @dataclass(frozen=True)
 class RecordTable:
-    """A table. `files` are (block, piece, rows), with the pieces of a block in order; `total` sums its writers' numbers."""
+    """A table. `files` are (block, piece, rows), a block's pieces in order; `total` sums its writers' numbers."""
 
     name: str
     files: tuple[tuple[int, int, int], ...]
@@ -136,7 +136,7 @@ def runs(values: np.ndarray) -> Iterator[tuple[int, slice]]:
 
 
 def write_by_block(place: Any, name: str, dtype: np.dtype, unique: bool, batches: Iterable[Any]) -> Iterator[Any]:
-    """Write records sorted by block, as one task; the batches have a column `block` and one for each field of `dtype`."""
+    """Write records sorted by block. The batches have a column `block` and one for each field of `dtype`."""
     assert dtype.names is not None
     writer = TableWriter(place.value, name, dtype, unique=unique)
     for blocks, *columns in columns_of(batches, "block", *dtype.names):
