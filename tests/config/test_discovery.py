@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from skytrain.config import discover, module_names
+from skytrain.config import discover, folders_with
 
 
 @pytest.fixture
@@ -13,6 +13,8 @@ def package(tmp_path, monkeypatch):
         "base.py": "raise_nothing = 1",
         "_hidden.py": "METAL = 'no'",
         "iron/__init__.py": "METAL = 'Fe'",
+        "iron/target.py": "",
+        "tin/__init__.py": "",
     }
     for name, text in files.items():
         path = tmp_path / "metals" / name
@@ -28,6 +30,6 @@ def test_a_registry_is_the_modules_and_folders_that_define_its_constant(package)
     assert list(discover(package, "METAL").items()) == [("iron", "Fe"), ("zinc", "Zn")]
 
 
-def test_names_are_known_without_importing_anything(package):
-    assert module_names(package) == ["base", "iron", "zinc"]
-    assert "metals.zinc" not in sys.modules
+def test_folders_with_a_module_are_known_without_loading_it(package):
+    assert folders_with(package, "target") == ["iron"]
+    assert "metals.iron.target" not in sys.modules

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
-from pkgutil import iter_modules
+from importlib.util import find_spec
+from pkgutil import ModuleInfo, iter_modules
 from typing import Any
 
 
@@ -13,12 +15,16 @@ def discover(package: str, constant: str) -> dict[str, Any]:
     Modules without it belong to the package, not to the registry. So a new optimizer, family, strategy or target is a
     new file, and no list has to name it. A module may be a folder, whose `__init__.py` then defines the constant.
     """
-    names = module_names(package)
-    modules = {name: import_module(f"{package}.{name}") for name in names}
-    return {name: getattr(module, constant) for name, module in modules.items() if hasattr(module, constant)}
+    modules = sorted(module.name for module in _modules(package) if not module.name.startswith("_"))
+    loaded = {name: import_module(f"{package}.{name}") for name in modules}
+    return {name: getattr(module, constant) for name, module in loaded.items() if hasattr(module, constant)}
 
 
-def module_names(package: str) -> list[str]:
-    """Return the names of the modules of `package` without importing them, except those with a leading underscore."""
-    modules = iter_modules(import_module(package).__path__)
-    return sorted(module.name for module in modules if not module.name.startswith("_"))
+def folders_with(package: str, module: str) -> list[str]:
+    """Return the folders of `package` that have a module of this name, which is not loaded."""
+    folders = sorted(folder.name for folder in _modules(package) if folder.ispkg)
+    return [folder for folder in folders if find_spec(f"{package}.{folder}.{module}") is not None]
+
+
+def _modules(package: str) -> Iterable[ModuleInfo]:
+    return iter_modules(import_module(package).__path__)

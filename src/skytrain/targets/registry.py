@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import inspect
 from importlib import import_module
-from importlib.util import find_spec
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
-from ..config import Config, ConfigError, SkytrainError, load_class, nearest
+from ..config import Config, ConfigError, SkytrainError, folders_with, load_class, nearest
 from .base import LaunchRequest, LaunchTarget, NoTarget
 
 if TYPE_CHECKING:
@@ -27,17 +25,11 @@ def target_names() -> list[str]:
     return sorted(_folders_by_name())
 
 
-def _folders_with(module: str) -> list[str]:
-    """Return the folders of targets that have a module. Loads none of them."""
-    folders = [each.name for each in iter_modules(import_module(PACKAGE).__path__) if each.ispkg]
-    return [folder for folder in folders if find_spec(f"{PACKAGE}.{folder}.{module}") is not None]
-
-
 def _folders_by_name() -> dict[str, str]:
     """Return the folder of each launch target. One folder may have several targets, in `NAMES` of its `__init__`."""
     return {
         name: folder
-        for folder in _folders_with("target")
+        for folder in folders_with(PACKAGE, "target")
         for name in getattr(import_module(f"{PACKAGE}.{folder}"), "NAMES", (folder,))
     }
 
@@ -53,7 +45,7 @@ def find_serve_target(name: str) -> ServeTarget:
 
 
 def _serve_targets() -> list[ServeTarget]:
-    return [import_module(f"{PACKAGE}.{folder}.serve").TARGET for folder in _folders_with("serve")]
+    return [import_module(f"{PACKAGE}.{folder}.serve").TARGET for folder in folders_with(PACKAGE, "serve")]
 
 
 def find_target(name: str | None) -> LaunchTarget:
