@@ -20,6 +20,7 @@ from skytrain.cli.options import seconds_of
 from skytrain.cli.screen import LiveScreen, PlainScreen
 from skytrain.config import Config, SkytrainError, compose
 from skytrain.jobs import list_meeting, node_agent
+from skytrain.report import view_rows
 from skytrain.runs import (
     Cause,
     Lines,
@@ -32,7 +33,7 @@ from skytrain.runs import (
     write_outcome,
 )
 from skytrain.storage import Store, StoreUnreachable, open_store
-from skytrain.targets import RunFollower, RunView, follow as following, view_rows
+from skytrain.targets import RunFollower, RunView, follow as following
 from tests.jobs.node_simulation import SimulatedHost, simulated_host, until
 
 RUN = "simulated"

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from skytrain.aws import cloud_files
 from skytrain.cli.main import app
-from skytrain.planning import Catalog, ClusterMachines, cluster_table, load_catalog, price_cluster
+from skytrain.planning import Catalog, ClusterMachines, load_catalog, price_cluster
 from skytrain.planning.cluster_costs import (
     BASE_ENDPOINTS,
     CLUSTER_ENDPOINTS,
@@ -22,6 +22,7 @@ from skytrain.planning.cluster_costs import (
     SYSTEM_TYPE,
     cluster_prices,
 )
+from skytrain.report import cluster_table
 from tests.support.kubernetes_manifests import KUBERNETES
 from tests.support.terraform import BASE, EKS
 

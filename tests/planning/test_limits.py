@@ -22,7 +22,6 @@ from skytrain.planning import (
     decoder_fields,
     explain,
     find_offers,
-    legend,
     refuse,
     workload_of,
 )
@@ -32,6 +31,7 @@ from skytrain.planning.memory import path_of
 from skytrain.planning.offers import LONGEST_HOURS, node_counts, place
 from skytrain.planning.search import NoPlacement
 from skytrain.planning.throughput import step_time
+from skytrain.report import offers_legend
 from skytrain.targets import Trials, compose_plan, plan_run, plan_tokens
 from skytrain.targets.plans import planned_workload
 
@@ -237,7 +237,7 @@ def test_trials_that_pass_the_budget_leave_no_plan_behind(tmp_path: Path) -> Non
 
 
 def test_the_legend_explains_the_range_the_price_and_what_was_tried() -> None:
-    open_request, named = " ".join(legend(PlanRequest())), " ".join(legend(PlanRequest(nodes=3)))
+    open_request, named = " ".join(offers_legend(PlanRequest())), " ".join(offers_legend(PlanRequest(nodes=3)))
     for part in ("$/h is for all nodes", "p10-p90"):
         assert part in open_request and part in named
     assert "node counts tried: 1, 2, 4, 8" in open_request and "node counts" not in named

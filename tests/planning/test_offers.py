@@ -18,9 +18,7 @@ from skytrain.planning import (
     explain,
     fallbacks,
     find_offers,
-    offers_table,
     planned_trials,
-    prices_note,
     refuse,
     workload_of,
 )
@@ -30,6 +28,7 @@ from skytrain.planning.costs import RunWork, estimate
 from skytrain.planning.experiments import cost_trial
 from skytrain.planning.plan_making import train_overrides
 from skytrain.planning.tokens import tokens_for_budget
+from skytrain.report import offers_table, prices_note
 
 CATALOG = packaged_catalog()
 RUN = [

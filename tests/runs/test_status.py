@@ -5,6 +5,7 @@ import pytest
 
 from skytrain.checkpoints import TakenOver
 from skytrain.config import compose
+from skytrain.report import describe_status, failure_lines
 from skytrain.runs import (
     Lines,
     MetricsWriter,
@@ -19,7 +20,6 @@ from skytrain.runs import (
     write_outcome,
 )
 from skytrain.storage import open_store
-from skytrain.targets import describe_status, failure_lines
 
 
 @pytest.fixture

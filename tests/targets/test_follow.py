@@ -10,10 +10,11 @@ import pytest
 from skytrain.cli.screen import follow_launch
 from skytrain.config import compose
 from skytrain.jobs import generation_key
+from skytrain.report import view_line, view_rows
 from skytrain.runs import LaunchRecord, Silent, launches_of
 from skytrain.runs.launches import launch_key
 from skytrain.storage import Store
-from skytrain.targets import RunFollower, RunView, follow as following, start_launch, view_line, view_rows
+from skytrain.targets import RunFollower, RunView, follow as following, start_launch
 from skytrain.targets.follow import OfferTurns
 
 from .conftest import StubbedSession

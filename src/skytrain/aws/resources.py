@@ -11,20 +11,26 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ..planning import Market, load_catalog
+from ..planning import GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH, IPV4_USD_PER_HOUR, Market, load_catalog
 from .calls import Call
 from .errors import CloudError
 from .session import AwsSession
 from .tags import PROJECT, Tags, project_filter, read_tags
 
-HOURS_PER_MONTH = 730.0
-ADDRESS_USD_PER_HOUR = 0.005  # whether it is used or not
 EKS_USD_PER_HOUR = 0.10  # of the control plane, while its version has standard support; nodes are instances
 NAT_USD_PER_HOUR = 0.045  # and as much for each GB that passes
 # Dollars per GB and month.
 LOG_USD_PER_GB = 0.03
 SNAPSHOT_USD_PER_GB = 0.05  # of the volume's size, which is the most that a snapshot can have
-VOLUME_USD_PER_GB = {"gp3": 0.08, "gp2": 0.10, "io1": 0.125, "io2": 0.125, "st1": 0.045, "sc1": 0.015, "standard": 0.05}
+VOLUME_USD_PER_GB = {
+    "gp3": GP3_USD_PER_GB_MONTH,
+    "gp2": 0.10,
+    "io1": 0.125,
+    "io2": 0.125,
+    "st1": 0.045,
+    "sc1": 0.015,
+    "standard": 0.05,
+}
 SCRATCH_USD_PER_GB = 0.14  # of FSx for Lustre
 PERSISTENT_USD_PER_GB = {125: 0.145, 250: 0.21, 500: 0.34, 1000: 0.60}  # by throughput per TiB
 
@@ -576,7 +582,7 @@ _TABLE = (
             "Addresses",
             id="AllocationId",
             state=lambda address: "in use" if address.get("AssociationId") else "unused",
-            usd_per_hour=ADDRESS_USD_PER_HOUR,
+            usd_per_hour=IPV4_USD_PER_HOUR,  # whether it is used or not
             facts=lambda address: {"association": address.get("AssociationId")},
         ),
         delete=_release_address,

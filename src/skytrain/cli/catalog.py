@@ -45,7 +45,8 @@ def catalog(
         return
     from dataclasses import asdict
 
-    from ..planning import catalog_table, cpu_table, load_catalog, prices_note, rank_catalog, rank_cpu_machines
+    from ..planning import load_catalog, rank_catalog, rank_cpu_machines
+    from ..report import catalog_table, cpu_table, prices_note
     from .options import compose_overrides
 
     loaded = load_catalog()
@@ -75,7 +76,8 @@ def refresh(region: Regions = None) -> None:
 
     Example: skytrain catalog refresh --region us-east-2
     """
-    from ..planning import REGIONS, load_catalog, prices_note, refresh_catalog, save_catalog
+    from ..planning import REGIONS, load_catalog, refresh_catalog, save_catalog
+    from ..report import prices_note
     from .console import reporter
 
     done = 0.0

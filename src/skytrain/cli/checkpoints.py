@@ -33,6 +33,7 @@ def list_(run: Run, overrides: StoreOverrides = None, config_dir: ConfigDirs = N
     config = compose_overrides(overrides, config_dir).config
     from ..config import format_bytes
     from ..pipelines.checkpoints import list_checkpoints
+    from ..report import text_table
 
     name, found = list_checkpoints(config, run)
     if as_json:
@@ -43,9 +44,7 @@ def list_(run: Run, overrides: StoreOverrides = None, config_dir: ConfigDirs = N
         loss = "" if each.validation_loss is None else f"{each.validation_loss:.4f}"
         size = "?" if each.bytes is None else format_bytes(each.bytes)
         rows.append((str(each.step), size, loss, str(each.attempt), each.committed_at or "unreadable"))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
+    print(text_table(rows, left=frozenset()))
     for problem in [each.problem for each in found if each.problem]:
         print(problem)
     readable = [each.step for each in found if not each.problem]

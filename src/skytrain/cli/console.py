@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import typer
@@ -114,18 +113,10 @@ def _new_bars() -> Progress:
     )
 
 
-def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Formats rows of cells in columns. A cell may have several lines."""
-    widths = [max(len(line) for row in rows for line in row[i].split("\n")) for i in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(line.ljust(width) for line, width in zip(lines, widths, strict=True)).rstrip()
-        for row in rows
-        for lines in zip_longest(*(cell.split("\n") for cell in row), fillvalue="")
-    )
-
-
 def print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    print(table(rows))
+    from ..report import text_table
+
+    print(text_table(rows))
 
 
 def pause(seconds: float) -> None:

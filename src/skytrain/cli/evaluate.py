@@ -149,8 +149,8 @@ def _harness(config: Config, source: str | None, precision: str | None, tasks: s
 
 def _loss(config: Config, request: tuple[str | None, str, str | None, str | None], as_json: bool) -> None:
     from ..pipelines.evaluate import LossRequest, evaluate as pipeline
+    from ..pipelines.evaluate_tasks import finite
     from .console import reporter
-    from .evaluation_tables import finite
 
     with reporter() as console:
         label, report = pipeline(config, LossRequest(*request), console)
@@ -166,9 +166,9 @@ def _loss(config: Config, request: tuple[str | None, str, str | None, str | None
 
 def _tasks(config: Config, sources: tuple[str, ...], precision: str | None, output: Output) -> None:
     from ..config import SkytrainError
-    from ..pipelines.evaluate_tasks import TasksRequest, compare_models, evaluate_tasks
+    from ..pipelines.evaluate_tasks import TasksRequest, compare_models, evaluate_tasks, results_as_json, write_answers
+    from ..report import comparison_table, results_table
     from .console import reporter
-    from .evaluation_tables import results_as_json, show_comparison, show_results, write_answers
 
     if output.items is not None and not output.items.parent.is_dir():
         raise SkytrainError(f"--items {output.items}: there is no folder {output.items.parent}")
@@ -182,7 +182,6 @@ def _tasks(config: Config, sources: tuple[str, ...], precision: str | None, outp
     if output.as_json:
         print(json.dumps(results_as_json(found, differences), allow_nan=False))
         return
-    show_results(found)
+    print(results_table(found))
     if differences:
-        print()
-        show_comparison(found[0].model, found[1].model, differences)
+        print(f"\n{comparison_table(found[0].model, found[1].model, differences)}")

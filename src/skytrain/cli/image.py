@@ -117,7 +117,7 @@ def resolve(lock: Lock = LOCK, to_set: Set = None, offline: Offline = False, as_
     """
     from ..aws import read_lock, resolve_lock, tag_digest, write_lock
     from ..config import SkytrainError
-    from ..planning import text_table
+    from ..report import text_table
 
     images = {image.name: image for image in read_lock(lock)}
     for word in to_set or []:
@@ -134,7 +134,7 @@ def resolve(lock: Lock = LOCK, to_set: Set = None, offline: Offline = False, as_
         print(json.dumps([asdict(image) for image in found], indent=1))
     else:
         rows = [[image.name, image.repository, image.tag or "", image.digest or "missing"] for image in found]
-        print(text_table(("image", "repository", "tag", "digest"), rows, left=frozenset(range(4))))
+        print(text_table([("image", "repository", "tag", "digest"), *rows]))
     if missing := [image.name for image in found if image.digest is None]:
         raise SkytrainError(
             f"no digest: {', '.join(missing)}\n  ours comes from `skytrain image push`: --set skytrain=IMAGE@sha256:..."

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from .options import ConfigDirs, Overrides, compose_overrides, seconds_of
 from .train import AllowChanges, AtStep, FallBack, Processes, Source, WeightsOnly, check_installed, worker_options
-
-if TYPE_CHECKING:
-    from ..config import Config
-    from ..jobs import NodeRequest
 
 NodeCount = Annotated[int, typer.Option("--nodes", min=1, metavar="N", help="Machines that train together.")]
 Name = Annotated[
@@ -82,8 +78,9 @@ def node(
       skytrain node parallel=fsdp store.root=/shared/store --nodes 2 --name one --address 127.0.0.1
     """
     from ..jobs import NodeRequest, choose_processes
+    from ..pipelines.node import take_part
     from ..runs import Start, run_name
-    from ..targets import target_of
+    from .console import reporter
 
     composed = compose_overrides(overrides, config_dir, source)
     start = Start(source, weights_only, at_step, fall_back)
@@ -101,32 +98,4 @@ def node(
         keep_seconds=seconds_of("--keep-on-failure", keep_on_failure),
         efa_devices=efa,
     )
-    raise SystemExit(target_of(composed.config).take_part(composed.config, request, run_here))
-
-
-def run_here(config: Config, request: NodeRequest) -> int:
-    """Take part in the run until it is over; returns the exit code."""
-    from ..aws import log_destination
-    from ..jobs import run_node
-    from ..runs import cloudwatch_stream
-    from ..targets import target_of
-    from .console import reporter
-
-    note, target = reporter().note, target_of(config)
-    instance = target.instance(config, request)
-    destination = log_destination(config, request.run, on_ec2=instance is not None)
-    with cloudwatch_stream(destination, request.run, f"node-{instance}", note) as log:
-
-        def tell(text: str) -> None:
-            note(text)
-            if log is not None:
-                log.log(text)
-
-        machines = target.machines(config, request, instance, tell)
-        try:
-            return run_node(config, request, tell, machines)
-        except Exception as error:
-            # Its group would replace a machine that only ends, again and again: this one counts, with its reason.
-            if machines is not None and instance is not None:
-                machines.replace_me(f"its agent failed: {error}")
-            raise
+    raise SystemExit(take_part(composed.config, request, reporter().note))

@@ -194,7 +194,7 @@ def _print_plan(composed: Composed, planned: Planned, request: PlanRequest, rows
     _print_offers(composed, planned, request, rows)
     _print_choice(planned)
     if costs := _cluster_costs(composed, planned):
-        from ..planning import cluster_table
+        from ..report import cluster_table
 
         print(f"\n{cluster_table(costs)}")
 
@@ -206,7 +206,8 @@ def _plan_corpus(
 
     from ..config import SkytrainError, parse_bytes, parse_count
     from ..pipelines.plan_corpus import plan_corpus
-    from ..planning import corpus_lines, corpus_table, load_catalog
+    from ..planning import load_catalog
+    from ..report import corpus_lines, corpus_table
 
     try:
         documents = None if given[0] is None else float(parse_count(given[0]))
@@ -262,7 +263,8 @@ def _measure_here(composed: Composed) -> None:
 
 
 def _print_offers(composed: Composed, planned: Planned, request: PlanRequest, rows: int) -> None:
-    from ..planning import legend, load_catalog, offers_table, prices_note, run_lines, targets_note
+    from ..planning import load_catalog
+    from ..report import offers_legend, offers_table, prices_note, run_lines, targets_note
 
     for line in run_lines(composed.config):
         print(line)
@@ -273,14 +275,14 @@ def _print_offers(composed: Composed, planned: Planned, request: PlanRequest, ro
     print(offers_table(shown, planned.choice))
     if len(planned.offers) > len(shown):
         print(f"and {len(planned.offers) - len(shown)} more (--rows N shows them); offers that break a limit come last")
-    for line in legend(request):
+    for line in offers_legend(request):
         print(line)
     print(targets_note(load_catalog(), request))
     print(prices_note(load_catalog()))
 
 
 def _print_choice(planned: Planned) -> None:
-    from ..planning import choice_lines, sheet_table
+    from ..report import choice_lines, sheet_table
 
     assert planned.choice is not None
     print(f"\n{planned.why}")
@@ -293,7 +295,8 @@ def _print_choice(planned: Planned) -> None:
 
 
 def _print_tokens(composed: Composed, request: PlanRequest, bought: list[Purchase], as_json: bool) -> None:
-    from ..planning import load_catalog, prices_note, purchase_rows, tokens_table
+    from ..planning import load_catalog, purchase_rows
+    from ..report import prices_note, tokens_table
 
     if as_json:
         print(json.dumps(purchase_rows(bought), indent=1))

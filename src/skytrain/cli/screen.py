@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .console import ended_by_reader, pause, table
+from .console import ended_by_reader, pause
 
 if TYPE_CHECKING:
     from ..runs import LaunchRecord
@@ -31,11 +31,11 @@ class LiveScreen:
     def show(self, view: RunView) -> None:
         from rich.text import Text
 
-        from ..targets import view_rows
+        from ..report import text_table, view_rows
 
         if not self._live.is_started:
             self._live.start()
-        self._live.update(Text(f"{table(view_rows(view))}\n\nCtrl-C ends this view, not the run. {view.at}"))
+        self._live.update(Text(f"{text_table(view_rows(view))}\n\nCtrl-C ends this view, not the run. {view.at}"))
         self._live.refresh()
 
     def note(self, text: str) -> None:
@@ -53,7 +53,7 @@ class PlainScreen:
         self._shown_at = 0.0
 
     def show(self, view: RunView) -> None:
-        from ..targets import headline, view_line
+        from ..report import headline, view_line
 
         nodes = [(node.machine, node.state, node.rank) for node in view.nodes]
         event = (headline(view), nodes, view.generation, view.launch)

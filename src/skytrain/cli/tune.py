@@ -128,8 +128,7 @@ def _schedule_text(schedule: Schedule) -> str:
 
 
 def _answer_text(tuned: TunedSweep, words: list[str], usd_per_hour: float | None) -> str:
-    from ..tuning import trial_rows
-    from .console import table
+    from ..report import text_table, trial_rows
 
     decided = tuple(f"{word.partition('=')[0]}=" for word in tuned.final_words.split())
     kept = [word for word in words if not word.startswith(("tune.", "tune=", "budget.usd=", "run=", *decided))]
@@ -155,7 +154,7 @@ def _answer_text(tuned: TunedSweep, words: list[str], usd_per_hour: float | None
             "Final run:",
             f"  {command}",
             "",
-            table(trial_rows(tuned.history)),
+            text_table(trial_rows(tuned.history)),
             "",
             f"From the same trials: {others}",
             f"{tuned.url}/report/report.html",
@@ -189,9 +188,10 @@ def compare_command(
       skytrain tune compare first second
     """
     config = compose_overrides(overrides or [], config_dir).config
+    from ..report import text_table
     from ..tuning import compare_sweeps
 
-    print(compare_sweeps(config, first, second))
+    print(text_table(compare_sweeps(config, first, second)))
 
 
 def _usd(usd: float) -> str:

@@ -30,6 +30,7 @@ from .tasks.evaluator import (
 from .tasks.llmc import encode_items as encode_items, write_llmc as write_llmc
 from .tasks.measures import (
     Measure as Measure,
+    ModelResults as ModelResults,
     PairedDifference as PairedDifference,
     TaskResult as TaskResult,
     compare as compare,

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ..checkpoints import committed_steps, find_run
 from ..config import Config, MissingExtra, NamedTask, SkytrainError, find_tasks
-from ..evaluation import PairedDifference, PlacedModel, TaskEvaluator, TaskResult, TaskSources, compare, place_model
+from ..evaluation import (
+    ModelResults,
+    PairedDifference,
+    PlacedModel,
+    TaskEvaluator,
+    TaskResult,
+    TaskSources,
+    compare,
+    place_model,
+)
 from ..runs import Reporter
 from ..storage import Store, open_store
 
@@ -23,16 +35,6 @@ class TasksRequest:
     sources: tuple[str, ...] = ()
     precision: str | None = None
     compared: bool = False  # as a pair
-
-
-@dataclass(frozen=True)
-class ModelResults:
-    """What a model scored, and the seconds that the scoring took."""
-
-    model: str
-    step: int | None  # of a run's checkpoint
-    results: tuple[TaskResult, ...]
-    seconds: float
 
 
 def evaluate_tasks(config: Config, request: TasksRequest, reporter: Reporter) -> Iterator[ModelResults]:
@@ -108,3 +110,49 @@ def compare_models(first: ModelResults, second: ModelResults) -> list[PairedDiff
     return [
         difference for one, two in zip(first.results, second.results, strict=True) for difference in compare(one, two)
     ]
+
+
+def results_as_json(models: Sequence[ModelResults], differences: Sequence[PairedDifference]) -> Any:
+    """Return one object for a model, a list of them for several; with a comparison, both under their names."""
+    described = [
+        {
+            "model": each.model,
+            "step": each.step,
+            "seconds": round(each.seconds, 3),
+            "tasks": {result.task: _result_as_json(result) for result in each.results},
+        }
+        for each in models
+    ]
+    if differences:
+        pairs = [
+            {**{name: finite(value) for name, value in vars(each).items()}, "verdict": each.verdict}
+            for each in differences
+        ]
+        return {"models": described, "comparison": pairs}
+    return described[0] if len(described) == 1 else described
+
+
+def _result_as_json(result: TaskResult) -> dict[str, Any]:
+    return {
+        "items": result.items,
+        "available": result.available,
+        "truncated": result.truncated,
+        "metrics": {
+            scoring: {"value": finite(measure.value), "stderr": finite(measure.stderr)}
+            for scoring, measure in result.measures.items()
+        },
+    }
+
+
+def finite(value: Any) -> Any:
+    """Return the value, or None where JSON has none: infinity and NaN."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def write_answers(models: Sequence[ModelResults], path: Path) -> None:
+    """Write each item's answer as one JSON object a line."""
+    with path.open("w", encoding="utf-8") as file:
+        for each in models:
+            for result in each.results:
+                for answer in result.answers:
+                    file.write(json.dumps({"model": each.model, "task": result.task, **answer}) + "\n")

@@ -1,6 +1,7 @@
 from .budget import Budget as Budget, Spending as Spending, seconds_ahead as seconds_ahead
 from .catalog import (
     REGIONS as REGIONS,
+    STALE_DAYS as STALE_DAYS,
     Catalog as Catalog,
     InstanceType as InstanceType,
     Market as Market,
@@ -9,23 +10,24 @@ from .catalog import (
     quota_code as quota_code,
     save_catalog as save_catalog,
 )
+from .chinchilla import BESIROGLU as BESIROGLU, HOFFMANN as HOFFMANN
 from .choice import choose as choose, costly_settings as costly_settings, explain as explain, refuse as refuse
 from .cluster_costs import (
     ClusterCosts as ClusterCosts,
     ClusterMachines as ClusterMachines,
-    cluster_table as cluster_table,
+    CostLine as CostLine,
     price_cluster as price_cluster,
 )
 from .communication import Node as Node
 from .corpus_costs import (
+    SHUFFLE_BYTES_PER_DOCUMENT as SHUFFLE_BYTES_PER_DOCUMENT,
     CorpusOffer as CorpusOffer,
     CorpusWork as CorpusWork,
     cluster_offer as cluster_offer,
     cluster_price as cluster_price,
-    corpus_lines as corpus_lines,
     corpus_offers as corpus_offers,
-    corpus_table as corpus_table,
     corpus_work as corpus_work,
+    has_serverless_price as has_serverless_price,
     node_price as node_price,
     serverless_offer as serverless_offer,
     serverless_price as serverless_price,
@@ -34,13 +36,16 @@ from .corpus_costs import (
 from .costs import (
     BOOT_SECONDS as BOOT_SECONDS,
     EVALUATION_COST as EVALUATION_COST,
+    GP3_USD_PER_GB_MONTH as GP3_USD_PER_GB_MONTH,
+    HOURS_PER_MONTH as HOURS_PER_MONTH,
+    IPV4_USD_PER_HOUR as IPV4_USD_PER_HOUR,
     S3_USD_PER_1000_WRITES as S3_USD_PER_1000_WRITES,
     S3_USD_PER_GB_MONTH as S3_USD_PER_GB_MONTH,
     task_tokens as task_tokens,
     work_of as work_of,
     young_daly_seconds as young_daly_seconds,
 )
-from .cpu_ranking import CpuMachine as CpuMachine, cpu_table as cpu_table, rank_cpu_machines as rank_cpu_machines
+from .cpu_ranking import CpuMachine as CpuMachine, rank_cpu_machines as rank_cpu_machines
 from .experiments import (
     CostSheet as CostSheet,
     PlannedTrial as PlannedTrial,
@@ -80,7 +85,13 @@ from .mesh import (
     mesh_words as mesh_words,
     parallel_settings as parallel_settings,
 )
-from .offers import Offer as Offer, PlanRequest as PlanRequest, find_offers as find_offers
+from .offers import (
+    LONGEST_HOURS as LONGEST_HOURS,
+    NODES as NODES,
+    Offer as Offer,
+    PlanRequest as PlanRequest,
+    find_offers as find_offers,
+)
 from .plan_file import (
     CostForecast as CostForecast,
     JobKind as JobKind,
@@ -104,7 +115,7 @@ from .plan_prepare import PrepareWork as PrepareWork, prepare_plan as prepare_pl
 from .plan_rows import offer_rows as offer_rows, purchase_rows as purchase_rows
 from .plan_serve import ServeWork as ServeWork, fit_instance as fit_instance, serve_plan as serve_plan
 from .plan_smoke import SmokeSettings as SmokeSettings, delayed_plan as delayed_plan, smoke_plan as smoke_plan
-from .ranking import catalog_table as catalog_table, rank_catalog as rank_catalog
+from .ranking import Ranked as Ranked, rank_catalog as rank_catalog
 from .refresh import refresh_catalog as refresh_catalog
 from .search import (
     Machines as Machines,
@@ -118,17 +129,6 @@ from .serving import (
     fit_serving as fit_serving,
     refuse_serving as refuse_serving,
     serving_bytes as serving_bytes,
-)
-from .tables import (
-    choice_lines as choice_lines,
-    legend as legend,
-    offers_table as offers_table,
-    prices_note as prices_note,
-    run_lines as run_lines,
-    sheet_table as sheet_table,
-    targets_note as targets_note,
-    text_table as text_table,
-    tokens_table as tokens_table,
 )
 from .tokens import Purchase as Purchase, most_tokens as most_tokens
 from .workload import (

@@ -14,7 +14,6 @@ from importlib.resources import files
 
 from .catalog import Catalog, Market
 from .costs import HOURS_PER_MONTH
-from .tables import text_table
 
 SYSTEM_TYPE = "m7i.large"
 SYSTEM_NODES = 2
@@ -155,19 +154,3 @@ def _savings(
     for line in idle:
         if line.name == "FSx for Lustre":
             yield CostLine("no FSx", line.usd_per_hour, line.price_date, "the store in S3 works without it")
-
-
-def cluster_table(costs: ClusterCosts) -> str:
-    """Return the bill as text: what an idle cluster costs, what a run adds, what lowers it."""
-    rows = [*map(_row, costs.idle), ["idle cluster", f"{costs.idle_usd_per_hour:.2f}", "", _monthly(costs)]]
-    rows += [*map(_row, costs.busy), ["busy cluster", f"{costs.busy_usd_per_hour:.2f}", "", ""]]
-    rows += [[f"saves: {line.name}", f"-{line.usd_per_hour:.2f}", line.price_date, line.note] for line in costs.savings]
-    return text_table(("cluster", "$/h", "price of", "what"), rows, left=frozenset({0, 2, 3}))
-
-
-def _row(line: CostLine) -> list[str]:
-    return [line.name, f"{line.usd_per_hour:.3f}", line.price_date, line.note]
-
-
-def _monthly(costs: ClusterCosts) -> str:
-    return f"${costs.idle_usd_per_hour * HOURS_PER_MONTH:,.0f} a month before any run"

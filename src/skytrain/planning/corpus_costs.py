@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
-from ..config import EmrConfig, SkytrainError, format_bytes, format_count
+from ..config import EmrConfig, SkytrainError
 from .catalog import Catalog, InstanceType, Market
 from .costs import GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH, INTERRUPTIONS_PER_HOUR
 from .plan_prepare import SPREAD, TEXT_BYTES_PER_VCPU_SECOND, PrepareWork
-from .tables import text_table
 
 # benchmarks/corpus/spark_growth.log: from 100 thousand to 1 million documents, (159.3 - 91.36) CPU-seconds for 900
 # thousand documents of 40 words; those are de-duplication above all, and their text is counted again below.
@@ -277,46 +275,3 @@ def corpus_offers(
         disk = min(MOST_SERVERLESS_DISK_GB, max(wanted.disk_gb, work.disk_gb(executors)))
         found.append(serverless_offer(work, replace(wanted, executors=executors, disk_gb=disk), region))
     return sorted(found, key=lambda offer: (offer.hours_p90 > deadline * 1.01, round(offer.usd, 2), offer.hours))
-
-
-def corpus_table(offers: Sequence[CorpusOffer]) -> str:
-    head = ("#", "how", "machines", "hours", "p90", "dollars", "p90", "of which EMR")
-    rows = [
-        (
-            str(number), offer.how, offer.machines, f"{offer.hours:.1f}", f"{offer.hours_p90:.1f}", f"{offer.usd:.2f}",
-            f"{offer.usd_p90:.2f}", f"{offer.fee_usd:.2f}" if offer.fee_usd else "-",
-        )
-        for number, offer in enumerate(offers, 1)
-    ]  # fmt: skip
-    return text_table(head, rows, left=frozenset({1, 2}))
-
-
-def _fee_line(catalog: Catalog, region: str) -> str:
-    known = [fee for fee in catalog.emr_fees if fee.region == region]
-    if known:
-        return f"EMR's fee on clusters: AWS' price list ({known[0].date}); EC2 prices from the catalogue"
-    return (
-        "EMR's fee on clusters: a quarter of the price on demand, the most that it is (`skytrain catalog refresh` "
-        "reads the fees); EC2 prices from the catalogue"
-    )
-
-
-def corpus_lines(work: CorpusWork, region: str, catalog: Catalog) -> list[str]:
-    """Return what the table rests on."""
-    serverless = f"EMR Serverless: no price is known for {region}, so it is left out"
-    if has_serverless_price(region):
-        price = serverless_price(region)
-        serverless = (
-            f"EMR Serverless in {region}: ${price.usd_per_vcpu_hour} a vCPU-hour, ${price.usd_per_gb_hour} a GB-hour "
-            f"({price.date}, {price.source})"
-        )
-    documents = f"{format_count(work.documents)} documents"
-    documents += " (3000 bytes each assumed; --documents N says otherwise)" if work.assumed_documents else ""
-    return [
-        f"{format_bytes(work.text_bytes)} of text, {documents}; {work.vcpu_seconds / 3600:,.1f} vCPU-hours on Spark, "
-        f"{format_bytes(work.documents * SHUFFLE_BYTES_PER_DOCUMENT)} shuffled",
-        serverless,
-        _fee_line(catalog, region),
-        "speed: 4 MB of text per vCPU and second and 75 CPU-microseconds a document, measured on 2 cores up to 1M "
-        "documents; beyond that extrapolated, p90 1.8 times as slow",
-    ]

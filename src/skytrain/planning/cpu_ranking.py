@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .catalog import Catalog, Market
-from .tables import text_table
 
 
 @dataclass(frozen=True)
@@ -48,22 +47,3 @@ def rank_cpu_machines(catalog: Catalog, market: Market, regions: Sequence[str]) 
             )
         )
     return sorted(rows, key=lambda row: (round(row.usd_per_vcpu_hour, 6), row.vcpus, row.type))
-
-
-def cpu_table(rows: Sequence[CpuMachine]) -> str:
-    head = ("instance", "vCPU", "RAM GiB", "Gbit/s", "where", "market", "$/h", "$/vCPU h", "quota")
-    cells = [
-        (
-            row.type,
-            str(row.vcpus),
-            f"{row.memory_gib:,.0f}",
-            f"{row.network_gbps:g}",
-            row.region,
-            row.market,
-            f"{row.usd_per_hour:.3f}",
-            f"{row.usd_per_vcpu_hour:.4f}",
-            row.quota_code or "-",
-        )
-        for row in rows
-    ]
-    return text_table(head, cells, left=frozenset({0, 4, 5, 8}))

@@ -11,7 +11,6 @@ from .communication import Node
 from .flops import decoder_flops_per_token
 from .memory import TrainingJob
 from .search import Machines, Placement, best_placement
-from .tables import text_table
 
 SEQUENCES_PER_GPU = 64  # of the batch that instances are compared on
 
@@ -86,31 +85,3 @@ def _mfu(type: str, catalog: Catalog, model: DecoderConfig) -> float | None:
         return None
     assert node.gpu.peak_flops is not None
     return found.tokens_per_s * decoder_flops_per_token(model, length) / (node.gpu.peak_flops * instance.gpus)
-
-
-def catalog_table(rows: Sequence[Ranked]) -> str:
-    head = (
-        "instance",
-        "GPUs",
-        "GB each",
-        "TFLOP/s",
-        "vCPU",
-        "RAM GiB",
-        "Gbit/s",
-        "EFA",
-        "NVMe GB",
-        "where",
-        "market",
-        "$/h",
-        "MFU",
-        "$/EFLOP",
-    )
-
-    def show(value: float | None, form: str) -> str:
-        return "-" if value is None else format(value, form)
-
-    cells = [
-        [row.type, f"{row.gpus} x {row.gpu}", f"{row.gpu_memory_gb:.0f}", show(row.peak_tflops, ",.0f"), str(row.vcpus), f"{row.memory_gib:,.0f}", f"{row.network_gbps:g}", str(row.efa_interfaces), f"{row.nvme_gb:,}", row.region, row.market, show(row.usd_per_hour, ",.3f"), show(row.mfu, ".0%"), show(row.usd_per_effective_exaflop, ".4f")]
-        for row in rows
-    ]  # fmt: skip
-    return text_table(head, cells, left=frozenset({0, 1, 9, 10}))

@@ -3,4 +3,32 @@ from .merge_page import merge_html as merge_html, merge_table as merge_table, me
 from .png import png_of as png_of
 from .run_page import RunPage as RunPage, run_html as run_html
 from .sweep_page import SweepReport as SweepReport, sweep_html as sweep_html, sweep_plots as sweep_plots
+from .tables import (
+    catalog_table as catalog_table,
+    choice_lines as choice_lines,
+    cluster_table as cluster_table,
+    comparison_table as comparison_table,
+    corpus_lines as corpus_lines,
+    corpus_table as corpus_table,
+    cpu_table as cpu_table,
+    describe_status as describe_status,
+    failure_lines as failure_lines,
+    headline as headline,
+    machine_notes as machine_notes,
+    machine_rows as machine_rows,
+    offers_legend as offers_legend,
+    offers_table as offers_table,
+    prices_note as prices_note,
+    results_table as results_table,
+    run_lines as run_lines,
+    sheet_table as sheet_table,
+    status_rows as status_rows,
+    sweep_rows as sweep_rows,
+    targets_note as targets_note,
+    text_table as text_table,
+    tokens_table as tokens_table,
+    trial_rows as trial_rows,
+    view_line as view_line,
+    view_rows as view_rows,
+)
 from .terminal import loss_curve as loss_curve, metric_curve as metric_curve

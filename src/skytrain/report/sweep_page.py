@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..tuning import Conclusion, JointFit, Observation, OtherAnswer, Problem, Rung, trial_rows
+from ..tuning import Conclusion, JointFit, Observation, OtherAnswer, Problem, Rung
 from .axes import Plot, PlotLayer
 from .page import html_page, html_plots, html_section, html_table
+from .tables import trial_rows
 
 
 @dataclass(frozen=True)

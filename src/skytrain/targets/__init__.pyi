@@ -1,11 +1,9 @@
 from .account import (
     AccountState as AccountState,
     account_state as account_state,
-    machine_notes as machine_notes,
-    machine_rows as machine_rows,
     machines_of as machines_of,
 )
-from .base import LaunchRequest as LaunchRequest, LaunchTarget as LaunchTarget, ReadyJob as ReadyJob
+from .base import LaunchRequest as LaunchRequest, LaunchTarget as LaunchTarget, ReadyJob as ReadyJob, RunJobs as RunJobs
 from .checks import (
     CHECKS as CHECKS,
     EMR as EMR,
@@ -44,14 +42,12 @@ from .registry import (
     target_of as target_of,
 )
 from .run_status import (
-    describe_status as describe_status,
-    failure_lines as failure_lines,
+    LAUNCHED as LAUNCHED,
     find_status as find_status,
     status as status,
     status_of as status_of,
-    status_rows as status_rows,
 )
-from .run_view import RunView as RunView, headline as headline, view_line as view_line, view_rows as view_rows
+from .run_view import NodeView as NodeView, RunView as RunView
 from .sagemaker.launch import in_private_subnets as in_private_subnets, with_recorded_image as with_recorded_image
 from .serving import ServeJob as ServeJob, ServeRequest as ServeRequest, ServeTarget as ServeTarget
 from .slurm.parallelcluster import ClusterSpec as ClusterSpec, cluster_config as cluster_config

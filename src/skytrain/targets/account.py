@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ..aws import KINDS, AwsSession, CloudResource, scan_account
-from ..config import Config, format_seconds, plural
-from ..runs import RunStatus
+from ..config import Config
 
 
 @dataclass(frozen=True)
@@ -81,45 +80,6 @@ def _machine(resource: CloudResource, known: set[str], now: datetime) -> Account
         ends_at=tags.expires_at.isoformat(timespec="seconds") if tags.expires_at else None,
         in_store=tags.run in known,
     )
-
-
-def machine_rows(state: AccountState) -> list[tuple[str, ...]]:
-    """Machines as a table, header first."""
-    rows: list[tuple[str, ...]] = [
-        ("RUN", "MACHINE", "TYPE", "MARKET", "ZONE", "OWNER", "STATE", "UP", "$/HOUR", "SO FAR", "ENDS AT")
-    ]
-    for each in state.machines:
-        rows.append(
-            (
-                (each.run or "-") + ("" if each.in_store else " (not in this store)"),
-                each.instance,
-                each.type,
-                each.market,
-                each.zone or each.region,
-                each.owner,
-                each.state,
-                format_seconds(round(each.age_seconds)),
-                "?" if each.usd_per_hour is None else f"{each.usd_per_hour:.2f}",
-                "?" if each.usd is None else f"{each.usd:.2f}",
-                each.ends_at or "never",
-            )
-        )
-    return rows
-
-
-def machine_notes(state: AccountState, runs: Iterable[RunStatus]) -> list[str]:
-    """Lines below the table: the sum, and what does not fit together."""
-    lines = [f"{plural(len(state.machines), 'machine')}, ${state.usd_per_hour:.2f} per hour"] if state.machines else []
-    busy = {machine.run for machine in state.machines}
-    lines += [f"{run.run}: {run.state}, but none of the machines here" for run in runs if _lost(run, busy)]
-    endless = [machine.instance for machine in state.machines if machine.ends_at is None]
-    if endless:
-        lines.append(f"without a kill time: {', '.join(endless)}; `skytrain gc` lists and deletes what is left over")
-    return [*lines, *(f"unknown: {problem}" for problem in state.problems)]
-
-
-def _lost(run: RunStatus, busy: set[str | None]) -> bool:
-    return run.state == "stale" and run.run not in busy
 
 
 def machines_of(config: Config, session: AwsSession, run: str, tell: Callable[[str], None]) -> list[CloudResource]:

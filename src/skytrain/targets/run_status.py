@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
 from ..checkpoints import CheckpointError, committed, read_marker
-from ..config import Config, SkytrainError, format_count, format_seconds
+from ..config import Config, SkytrainError
 from ..jobs import generation_key, list_meeting
 from ..runs import (
     DamagedRecord,
@@ -117,76 +116,3 @@ def _newest_checkpoint(store: Store, run: str) -> tuple[int, str] | None:
         with contextlib.suppress(CheckpointError):
             return commit.step, read_marker(store, commit).committed_at
     return None
-
-
-def describe_status(found: RunStatus) -> list[tuple[str, str]]:
-    """The status of one run as rows; unknown values have no row."""
-    heard = {
-        "running": "",
-        "starting": "",
-        "stale": f", no sign of life since {found.since}",
-        "failed": f" at {found.since}",
-    }
-    state = found.state + heard.get(found.state, f" since {found.since}" if found.since else "")
-    speed = _text(found.tokens_per_s, lambda value: f"{format_count(value)} tokens/s")
-    lines = {
-        "state": state + (f" on {found.host}" if found.host else ""),
-        "reason": found.reason or found.cause or "",
-        "step": f"{found.step}/{found.total_steps}"
-        + _text(found.eta_seconds, lambda s: f", {format_seconds(s)} to go"),
-        "loss": _text(found.loss, "{:.4f}".format) + _text(found.val_loss, ", validation {:.4f}".format),
-        "speed": speed + _text(found.mfu, ", MFU {:.1%}".format),
-        "cost": cost(found),
-        "checkpoint": _text(found.checkpoint_step, "step {}".format)
-        + _text(found.checkpoint_age_seconds, lambda s: f", {format_seconds(max(s, 0.0))} ago"),
-        "attempts": f"{found.attempts}, of which {found.interruptions} were interrupted or failed",
-        "slowest rank": _text(found.slowest_rank, str)
-        + _text(found.straggler_ratio, ", {:.2f} times the median".format),
-    }
-    return [(name, text) for name, text in lines.items() if text]
-
-
-def cost(found: RunStatus) -> str:
-    if found.usd is None:
-        return ""
-    return (
-        f"${found.usd:.2f}"
-        + _text(found.projected_usd, ", ${:.2f} when it is done".format)
-        + _text(found.budget_usd, ", budget ${:g}".format)
-    )
-
-
-def status_rows(found: list[RunStatus]) -> list[tuple[str, ...]]:
-    """Runs as a table, header first."""
-    rows: list[tuple[str, ...]] = [
-        ("RUN", "STATE", "STEP", "LOSS", "TOKENS/S", "SPENT", "PROJECTED", "TO GO", "CHECKPOINT", "ATTEMPTS")
-    ]
-    for each in found:
-        rows.append(
-            (
-                each.run,
-                each.state,
-                f"{each.step}/{each.total_steps}",
-                _text(each.loss, "{:.4f}".format) or "-",
-                _text(each.tokens_per_s, format_count) or "-",
-                _text(each.usd, "${:.2f}".format) or "-",
-                _text(each.projected_usd, "${:.2f}".format) or "-",
-                _text(each.eta_seconds, format_seconds) or "-",
-                _text(each.checkpoint_age_seconds, lambda s: f"{format_seconds(max(s, 0.0))} ago") or "-",
-                str(each.attempts),
-            )
-        )
-    return rows
-
-
-def failure_lines(found: list[RunStatus]) -> list[str]:
-    """Lines below the table: why runs have failed, and what is damaged."""
-    return [
-        f"{each.run}: {each.reason}" if each.state == "damaged" else f"{each.run} failed: {each.reason.splitlines()[0]}"
-        for each in found
-        if each.reason
-    ]
-
-
-def _text(value: T | None, form: Callable[[T], str]) -> str:
-    return "" if value is None else form(value)

@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from ..config import format_count, format_seconds, plural
 from ..jobs import GenerationRecord, MeetingObjects, list_meeting, read_generation
 from ..runs import HostHeartbeats, HostRecord, HostSpends, LaunchRecord, RunStatus, launch_folder, read_object
 from ..storage import NotFound, Store
 from .account import AccountMachine
 from .ec2.fallback_offers import current_offer
-from .run_status import LAUNCHED, PREPARING, TUNING, describe_status, find_status
+from .run_status import PREPARING, TUNING, find_status
 
 SILENT_SECONDS = 60.0  # without a heartbeat, of which a host writes one every 11 s
 
@@ -202,82 +201,3 @@ def host_state(host: HostRecord, record: dict[str, Any], generation: GenerationR
     if phase == "stopping":
         return "stops", rank
     return ("joins" if member else "spare" if under_way else "waits"), rank
-
-
-def headline(view: RunView) -> str:
-    """The state of the run in a few words."""
-    ready = sum(node.state in ("waits", "joins") for node in view.nodes)
-    if not view.by_agents or view.trains:
-        return view.state
-    if view.generation is not None and view.generation.exit_code is not None:
-        return f"over, exit code {view.generation.exit_code}"
-    if not view.nodes:
-        return "launched: no machine has started" if view.state == LAUNCHED else "no machine is there"
-    return f"{ready} of {plural(view.wanted or len(view.nodes), 'node')} ready"
-
-
-def view_rows(view: RunView) -> list[tuple[str, str]]:
-    """The run as rows of a table."""
-    rows = [("run", f"{view.status.run}: {headline(view)}" if view.by_agents else view.status.run)]
-    if view.launch is not None:
-        launch = view.launch
-        tried = f", offer {launch.offer} of {launch.offers}" if launch.offers > 1 else ""
-        rows.append(("machines", f"{launch.machines}, ${launch.usd_per_hour:.2f} an hour{tried}"))
-    if view.generation is not None:
-        ended = f", ended: {view.generation.end_reason}" if view.generation.end_reason else ""
-        rows.append(("generation", f"{view.generation.number}{ended}"))
-    rows += [(_node_name(node), _node_text(node)) for node in view.nodes]
-    if view.left:
-        rows.append(("left", plural(view.left, "node")))
-    hidden = {"state", "attempts"} if view.by_agents else set[str]()
-    hidden |= set() if view.state == "running" else {"speed", "slowest rank"}  # of an earlier attempt
-    hidden |= {"reason"} if view.state == "starting" else set()
-    rows += [(name, text) for name, text in describe_status(view.status) if name not in hidden and text != "0/0"]
-    if view.launch is not None:
-        rows += _launch_rows(view)
-    return rows
-
-
-def _launch_rows(view: RunView) -> Iterator[tuple[str, str]]:
-    assert view.launch is not None
-    if view.launch.planned_usd is not None:
-        yield "planned", f"${view.launch.planned_usd:.2f}"
-    if not view.launch.kill_at:
-        return
-    left = (datetime.fromisoformat(view.launch.kill_at) - datetime.fromisoformat(view.at)).total_seconds()
-    yield "kill time", f"{view.launch.kill_at}, {f'in {format_seconds(left)}' if left > 0 else 'over'}"
-
-
-def _node_name(node: NodeView) -> str:
-    return f"node {node.rank}" if node.rank is not None else "node"
-
-
-def _node_text(node: NodeView) -> str:
-    return f"{node.machine} {node.state}" + (f" for {format_seconds(round(node.seconds))}" if node.seconds else "")
-
-
-def view_line(view: RunView) -> str:
-    """The run in one line, for a log."""
-    status = view.status
-    nodes = [node.state for node in view.nodes]
-    running = view.state == "running"
-    counted = ", ".join(f"{nodes.count(state)} {state}" for state in sorted(set(nodes)))
-    parts = [
-        headline(view),
-        f"generation {view.generation.number}" if view.generation is not None else "",
-        f"nodes: {counted}" if counted else "",
-        f"step {status.step}/{status.total_steps}" if status.total_steps else "",
-        f"loss {status.loss:.4f}" if status.loss is not None else "",
-        f"{format_count(status.tokens_per_s)} tokens/s" if running and status.tokens_per_s is not None else "",
-        f"MFU {status.mfu:.1%}" if running and status.mfu is not None else "",
-        _dollars(status),
-        f"kill time {view.launch.kill_at}" if view.launch is not None and view.launch.kill_at else "",
-    ]
-    return f"{view.at} {status.run} " + " | ".join(part for part in parts if part)
-
-
-def _dollars(status: RunStatus) -> str:
-    if status.usd is None:
-        return ""
-    of = f" of ${status.projected_usd:.2f}" if status.projected_usd is not None else ""
-    return f"${status.usd:.2f}{of}" + (f", budget ${status.budget_usd:g}" if status.budget_usd is not None else "")

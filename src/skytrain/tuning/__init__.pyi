@@ -6,7 +6,6 @@ from .conclusions import (
     conclusion_of as conclusion_of,
     fitted_curves as fitted_curves,
     other_answers as other_answers,
-    trial_rows as trial_rows,
 )
 from .costs import (
     known_estimates as known_estimates,
@@ -93,7 +92,6 @@ from .sweep_state import (
     find_sweep_status as find_sweep_status,
     newest_trial_run as newest_trial_run,
     stop_sweep as stop_sweep,
-    sweep_rows as sweep_rows,
 )
 from .sweeps import Decision as Decision, SweepState as SweepState, SweepStore as SweepStore, find_sweep as find_sweep
 from .trials import (

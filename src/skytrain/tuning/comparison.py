@@ -8,8 +8,8 @@ from .problem import Observation
 from .sweeps import SweepStore, find_sweep
 
 
-def compare_sweeps(config: Config, first: str, second: str) -> str:
-    """Return a table of what two sweeps asked, spent and answered."""
+def compare_sweeps(config: Config, first: str, second: str) -> list[tuple[str, ...]]:
+    """Return rows of what two sweeps asked, spent and answered."""
     store = open_store(config.store)
     sweeps = [find_sweep(store, name) for name in (first, second)]
     specs = [sweep.spec() for sweep in sweeps]
@@ -18,7 +18,7 @@ def compare_sweeps(config: Config, first: str, second: str) -> str:
             f"{first} was measured with tokenizer {specs[0]['tokenizer']}, {second} with {specs[1]['tokenizer']}\n"
             "  losses per token of two tokenizers cannot be compared"
         )
-    rows = [("", first, second)]
+    rows: list[tuple[str, ...]] = [("", first, second)]
     differing = sorted(
         key
         for key in {*specs[0]["target"], *specs[1]["target"]}
@@ -28,10 +28,7 @@ def compare_sweeps(config: Config, first: str, second: str) -> str:
     rows.append(("strategy", specs[0]["tune"]["strategy"], specs[1]["tune"]["strategy"]))
     columns = [_column(sweep) for sweep in sweeps]
     rows += [(name, columns[0][name], columns[1][name]) for name in columns[0]]
-    widths = [max(len(row[number]) for row in rows) for number in range(3)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return rows
 
 
 def _column(sweep: SweepStore) -> dict[str, str]:

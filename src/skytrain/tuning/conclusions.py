@@ -47,21 +47,6 @@ class Conclusion:
         ]
 
 
-def trial_rows(history: Sequence[Observation]) -> list[tuple[str, ...]]:
-    """The trials as a table, with its head; tasks that were scored, such as HellaSwag, have columns of their own."""
-    scored = {name for one in history for name in one.extra if name.startswith("eval/") and name.count("/") == 2}
-    tasks = sorted(name for name in scored if not name.endswith(("_stderr", "/items", "/truncated")))
-    rows: list[tuple[str, ...]] = [
-        ("", "rung", "value", "val loss", "hours", "cost", *(name.removeprefix("eval/") for name in tasks))
-    ]
-    for number, one in enumerate(history, 1):
-        loss = f"{one.loss:.4f}" if one.finite else ("diverged" if one.diverged else "stopped")
-        scores = (f"{one.extra[name]:.4f}" if name in one.extra else "-" for name in tasks)
-        hours = f"{one.seconds / 3600:.4f}"
-        rows.append((str(number), one.trial.rung, f"{one.trial.rate:.3g}", loss, hours, _usd(one.usd), *scores))
-    return rows
-
-
 def conclusion_of(
     problem: Problem, history: Sequence[Observation], answer: Answer, axis: str, money: tuple[float, float]
 ) -> Conclusion:

@@ -64,21 +64,6 @@ def machines_of_sweep(store: Store, name: str) -> list[str]:
     return [run for run in launched_runs(store) if run.rpartition("-machine-")[0] == name]
 
 
-def sweep_rows(found: SweepStatus) -> list[tuple[str, str]]:
-    """The status of a sweep as rows; unknown values have no row."""
-    interval = f", 80% interval {found.low:.3g} to {found.high:.3g}" if found.low and found.high else ""
-    rows = {
-        "sweep": f"{found.sweep}: {found.state}",
-        "trials": f"{found.finished} finished, {len(found.running)} running",
-        **{f"trial {one.partition(' ')[0]}": one.partition(" ")[2] for one in found.running},
-        "spent": f"${found.spent_usd:.4f}, final run at most ${found.final_usd:.4f}",
-        "processes": ", ".join(found.sessions),
-        "machines": ", ".join(found.machines),
-        "answer": f"{found.answer:.4g}{interval}" if found.answer is not None else "",
-    }
-    return [(name, text) for name, text in rows.items() if text]
-
-
 def stop_sweep(config: Config, name: str, reporter: Reporter) -> list[str]:
     """Asks all processes of a sweep to save their trials and end; returns the names of those that are alive."""
     store = open_store(config.store)

@@ -170,3 +170,13 @@ def _p_value(difference: float, error: float) -> float:
     if not error > 0:
         return math.nan if math.isnan(error) else float(difference == 0)
     return math.erfc(abs(difference) / error / math.sqrt(2))
+
+
+@dataclass(frozen=True)
+class ModelResults:
+    """What a model scored, and the seconds that the scoring took."""
+
+    model: str
+    step: int | None  # of a run's checkpoint
+    results: tuple[TaskResult, ...]
+    seconds: float

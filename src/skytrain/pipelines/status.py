@@ -1,0 +1,104 @@
+"""Status: what the store, the target and the account know of runs and sweeps, and how a person reads it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+from ..aws import AwsSession, open_session
+from ..config import Config, SkytrainError
+from ..report import (
+    describe_status,
+    failure_lines,
+    machine_notes,
+    machine_rows,
+    status_rows,
+    sweep_rows,
+    text_table,
+)
+from ..runs import NoRuns, RunStatus
+from ..targets import AccountState, RunJobs, account_state, status, target_of
+from ..tuning import SweepStatus, find_sweep_status
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All runs, or one: as the store has them, the jobs that the target lists, and the account's machines."""
+
+    run: str | None  # None: all runs
+    runs: list[RunStatus]
+    missing: str | None  # why the store has none, where the target or the account still say something
+    jobs: RunJobs | None
+    account: AccountState | None
+
+    def to_json(self) -> str:
+        shown = [dataclasses.asdict(each) for each in self.runs]
+        facts: dict[str, object] = {} if self.jobs is None else {"jobs": self.jobs.facts}
+        facts |= dataclasses.asdict(self.account) if self.account is not None else {}
+        runs = shown[0] if self.run and shown else shown
+        return json.dumps({"runs": runs, **facts} if facts else runs, indent=1, default=str)
+
+    def to_text(self) -> str:
+        if self.run is not None and self.runs:
+            lines = [text_table(describe_status(self.runs[0]))]
+        else:
+            lines = [self.missing] if self.missing is not None else []
+            lines += [text_table(status_rows(self.runs))] if self.runs else []
+        if self.jobs is not None:
+            lines += [line for rows in self.jobs.tables for line in ("", text_table(rows))]
+            lines += self.jobs.lines
+        lines += [] if self.run else failure_lines(self.runs)
+        if self.account is not None:
+            machines = self.account.machines
+            lines += ["", text_table(machine_rows(self.account)) if machines else "no machine runs in this account"]
+            lines += machine_notes(self.account, self.runs)
+        return "\n".join(lines)
+
+
+def overview(config: Config, run: str | None) -> Overview:
+    """Look at one run, or at all runs of the store and the machines of the account."""
+    jobs = target_of(config).run_jobs(config, run)
+    missing = None
+    try:
+        runs = status(config, run)
+    except SkytrainError as error:
+        has_jobs = jobs is not None and bool(jobs.facts)
+        has_account = isinstance(error, NoRuns) and config.cloud.project is not None
+        if not has_jobs and not has_account:
+            raise
+        runs = []
+        missing = str(error).partition("\n")[0]
+    session = account_session(config) if run is None or jobs is None else None
+    account = None if session is None else account_state(config, session, [each.run for each in runs], run)
+    return Overview(run=run, runs=runs, missing=missing, jobs=jobs, account=account)
+
+
+def account_session(config: Config) -> AwsSession | None:
+    """Return a session of the account that the configuration names; None without one."""
+    if config.cloud.project is None:
+        return None
+    return open_session(config.cloud.region, config.cloud.account)
+
+
+@dataclass(frozen=True)
+class SweepOverview:
+    """A sweep, and the machines that were launched for it."""
+
+    sweep: SweepStatus
+    machines: list[RunStatus]
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self.sweep), indent=1)
+
+    def to_text(self) -> str:
+        machines = ["", text_table(status_rows(self.machines))] if self.machines else []
+        return "\n".join([text_table(sweep_rows(self.sweep)), *machines])
+
+
+def sweep_overview(config: Config, name: str) -> SweepOverview | None:
+    """Look at a sweep; None where there is none of this name."""
+    sweep = find_sweep_status(config, name)
+    if sweep is None:
+        return None
+    return SweepOverview(sweep, [each for run in sweep.machines for each in status(config, run)])
