@@ -30,7 +30,7 @@ from skytrain.parallel.attention_parts import (
     attend_part,
     attend_part_backward,
 )
-from skytrain.parallel.context import places_of, rows_and_keys
+from skytrain.parallel.context import positions_of, rows_and_keys
 
 RANKS = 4
 SHAPES = {
@@ -47,7 +47,7 @@ class Rank:
         self.rank = rank
         self.ranks = ranks
         self.settings = AttentionSettings(q.size(3) ** -0.5, kernel)
-        self.places = [places_of("ring", q.size(2), each, ranks).tensor(q.device) for each in range(ranks)]
+        self.places = [positions_of("ring", q.size(2), each, ranks).tensor(q.device) for each in range(ranks)]
         self.q = q[:, :, self.places[rank]]
         self.kv = [kv[..., places, :] for places in self.places]  # of every rank, as they would arrive
 

@@ -47,31 +47,41 @@ class Outcome:
     global_step: int = 0
 
 
-def batches(vocabulary: int, documents: bool = False, masked: bool = False) -> list[Any]:
-    """The same for every case; with `documents` packed ones, whose rows have different numbers of targets.
+def batches(vocabulary: int, documents: bool = False, masked: bool = False, separate: bool = False) -> list[Any]:
+    """The same batches for every case; with `documents` packed ones, whose rows have different numbers of targets.
 
     `masked` leaves out half of the targets, and all of them in some rows that make whole micro-batches.
     """
     import torch
 
-    from skytrain.tokens.packing import UNTRAINED
+    from skytrain.tokens import Batch
 
     made = torch.Generator().manual_seed(1)
     found = [torch.randint(0, vocabulary, (SEQUENCES, LENGTH + 1), generator=made) for _ in range(STEPS)]
-    if documents:
-        eot = vocabulary - 1
-        for batch in found:
-            batch[:, 0] = eot
-            for row, held in zip(batch, torch.randint(2, LENGTH + 1, (SEQUENCES,), generator=made), strict=True):
-                row[held // 2] = ~row[held // 2]  # a piece that continues from another window
-                row[held // 3] = eot
-                row[held:] = ~eot  # padding
-            if masked:
-                out = torch.rand(batch.shape, generator=made) < 0.5
-                out[2:4] = True
-                batch += torch.where(out & (batch >= 0) & (batch != eot), UNTRAINED, 0)
-                batch[2:4, 1:] = torch.where(batch[2:4, 1:] == eot, ~eot, batch[2:4, 1:])
-    return found
+    eot = vocabulary - 1
+    if not documents:
+        return [Batch(windows, document_starts=windows[:, :-1] == eot if separate else None) for windows in found]
+    packed = []
+    for windows in found:
+        windows[:, 0] = eot
+        counts = torch.ones_like(windows, dtype=torch.bool)
+        starts = torch.zeros_like(counts)
+        rows = zip(windows, counts, starts, torch.randint(2, LENGTH + 1, (SEQUENCES,), generator=made), strict=True)
+        for row, counted, begins, held in rows:
+            counted[held // 2] = False  # a piece that continues from another window
+            begins[held // 2] = True
+            row[held // 3] = eot
+            counted[held // 3] = True
+            begins[held:] = True  # padding
+            counted[held:] = False
+            row[held:] = eot
+        starts |= windows == eot
+        if masked:
+            out = torch.rand(windows.shape, generator=made) < 0.5
+            counts &= ~(out & (windows != eot))
+            counts[2:4] = False
+        packed.append(Batch(windows, counts[:, 1:], starts[:, :-1] if separate else None))
+    return packed
 
 
 def questions(vocabulary: int) -> list[list[Any]]:
@@ -114,7 +124,6 @@ def train(case: Case, *, evaluations: Literal["usual", "each step", "none"] = "u
     from skytrain.jobs import Ranks
     from skytrain.parallel import ends_step
     from skytrain.storage import open_store
-    from skytrain.tokens import inputs_and_targets
     from skytrain.training import plan_training
     from skytrain.training.evaluations import Evaluations, Scheduled
     from skytrain.training.factory import make_module, make_trainer, outline
@@ -123,7 +132,7 @@ def train(case: Case, *, evaluations: Literal["usual", "each step", "none"] = "u
     ranks = Ranks.from_environment() if case.world_size > 1 else Ranks()
     plan = plan_training(config, ranks)
     outcome = Outcome()
-    whole = batches(config.model.vocab_size, case.documents, case.masked)
+    whole = batches(config.model.vocab_size, case.documents, case.masked, config.loader.separate_documents)
 
     class Watch(pl.Callback):
         def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
@@ -145,14 +154,14 @@ def train(case: Case, *, evaluations: Literal["usual", "each step", "none"] = "u
             rank, world = (trainer.distributed_sampler_kwargs[key] for key in ("rank", "num_replicas"))
         size = plan.micro_batch
         return [
-            batch[start + rank * size : start + (rank + 1) * size]
+            batch.take(slice(start + rank * size, start + (rank + 1) * size))
             for batch in whole
             for start in range(0, SEQUENCES, size * world)
         ]
 
     class Data(pl.LightningDataModule):
         def targets_in_step(self, step: int) -> int | None:
-            return int((inputs_and_targets(whole[step])[1] >= 0).sum()) if case.documents else None
+            return int((whole[step].targets >= 0).sum()) if case.documents else None
 
         def train_dataloader(self) -> Any:
             return DataLoader(loader(), batch_size=None)  # type: ignore[arg-type]
@@ -160,7 +169,7 @@ def train(case: Case, *, evaluations: Literal["usual", "each step", "none"] = "u
     def held_out() -> list[Any]:
         # An uneven end: three rows for the first data-parallel rank, none for the others.
         kwargs = trainer.distributed_sampler_kwargs
-        return [whole[0][: 3 if not kwargs or kwargs["rank"] == 0 else 0]]
+        return [whole[0].take(slice(3 if not kwargs or kwargs["rank"] == 0 else 0))]
 
     class Scores:
         name = "scores"

@@ -1,6 +1,6 @@
 """Tokens per CPU-second from disk to int64 tensors, one process, warm page cache, batches of 8 x 1024.
 
-Every reader goes through a torch DataLoader without workers and delivers (8, 1025) int64. CPU time, not wall time:
+Every reader goes through a torch DataLoader without workers and delivers (8, 1025) int64, Skytrain's in a `Batch`. CPU time, not wall time:
 other jobs may share the cores. litdata and mosaicml-streaming are measured where they are installed.
 
     python benchmarks/tokens/throughput.py [--tokens 40M]
@@ -27,14 +27,20 @@ from torch.utils.data import DataLoader, Dataset
 
 from skytrain.config import parse_count
 from skytrain.storage import open_store
-from skytrain.tokens import BatchSettings, Phase, ShardCache, ShardWriter, TokenDataModule, TokenizerFacts, TokenSplit
+from skytrain.tokens import (
+    Batch,
+    BatchSettings,
+    Phase,
+    ShardCache,
+    ShardWriter,
+    TokenDataModule,
+    TokenizerFacts,
+    TokenSplit,
+)
 
-T = 1024
-BATCH = 8
-VOCAB = 50257
-SECONDS = 1.5
-REPEATS = 5
-Batches = Iterator[torch.Tensor]
+T, BATCH, VOCAB = 1024, 8, 50257
+SECONDS, REPEATS = 1.5, 5
+Batches = Iterator[torch.Tensor | Batch]
 
 
 def measure(name: str, open_reader: Callable[[], Callable[[], Batches]]) -> float | None:
@@ -46,14 +52,13 @@ def measure(name: str, open_reader: Callable[[], Callable[[], Batches]]) -> floa
         return None
     rates = []
     for repeat in range(REPEATS + 1):
-        batches = reader()
-        tokens = 0
-        assert next(batches).shape == (BATCH, T + 1)
-        began = time.process_time()
-        wall = time.monotonic()
+        batches, tokens = reader(), 0
+        assert windows_of(next(batches)).shape == (BATCH, T + 1)
+        began, wall = time.process_time(), time.monotonic()
         for batch in batches:
-            assert batch.dtype == torch.int64
-            tokens += len(batch) * T
+            windows = windows_of(batch)
+            assert windows.dtype == torch.int64
+            tokens += len(windows) * T
             if time.process_time() - began > SECONDS or time.monotonic() - wall > 10 * SECONDS:
                 break
         if repeat:
@@ -63,6 +68,10 @@ def measure(name: str, open_reader: Callable[[], Callable[[], Batches]]) -> floa
         flush=True,
     )
     return statistics.median(rates)
+
+
+def windows_of(batch: torch.Tensor | Batch) -> torch.Tensor:
+    return batch.windows if isinstance(batch, Batch) else batch
 
 
 def skytrain_reader(folder: Path, tokens: int, **settings: object) -> Callable[[], Batches]:

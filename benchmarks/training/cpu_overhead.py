@@ -69,8 +69,8 @@ def bare(config: Config) -> tuple[list[float], list[float]]:
         total = 0.0
         for _ in range(accumulate):
             windows = windows_at(np.arange(position, position + micro), config.seed, split.windows(length))
-            batch = torch.from_numpy(split.batch(windows, length))
-            loss = model.loss(batch[:, :-1], batch[:, 1:]) / accumulate
+            batch = split.batch(windows, length)
+            loss = model.loss(batch.tokens, batch.targets) / accumulate
             loss.backward()
             total += loss.item()
             position += micro

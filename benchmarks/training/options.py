@@ -61,12 +61,11 @@ def documents(device: str) -> None:
         torch.rand(tokens.shape, generator=torch.Generator().manual_seed(1)).to(device) < 1 / 400
     )  # a document in 400 tokens
     tokens = tokens.masked_fill(begins, separator)
-    x = tokens[:, :-1]
-    y = tokens[:, 1:]
-    model.separator = separator
+    x, y = tokens[:, :-1], tokens[:, 1:]
+    starts = begins[:, :-1]
     path = choose_loss(config, device)
     compute = path.loss
-    few = (x[:4], y[:4])
+    few = (x[:4], y[:4], starts[:4])
 
     def gradients(loss: torch.Tensor) -> list[torch.Tensor]:
         loss.backward()
@@ -83,18 +82,17 @@ def documents(device: str) -> None:
     print(
         f"   loss {float(ours_loss):.5f}, in float32 with a dense mask {float(truth_loss):.5f}; gradients' error median {statistics.median(errors):.4f}, worst {max(errors):.4f}"
     )
-    apart = milliseconds(lambda: compute(model, x, y).backward(), device)
-    model.separator = None
+    apart = milliseconds(lambda: compute(model, x, y, starts).backward(), device)
     together = milliseconds(lambda: compute(model, x, y).backward(), device)
     per_s = rows * length * 1e3
     print(f"   {per_s / apart:,.0f} tokens/s apart, {per_s / together:,.0f} together", flush=True)
 
 
-def dense_loss(model: Decoder, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def dense_loss(model: Decoder, x: torch.Tensor, y: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     """The plain decoder in float32 with a mask of length by length, whatever the device."""
     flex, model.documents = model.documents, lambda ids: type(flex(ids))(ids, {})  # type: ignore[method-assign]
     try:
-        return model.loss(x, y)
+        return model.loss(x, y, starts)
     finally:
         model.documents = flex  # type: ignore[method-assign]
 

@@ -11,6 +11,7 @@ from skytrain.jobs import Ranks
 from skytrain.models import build_model
 from skytrain.runs import Silent
 from skytrain.storage import open_store
+from skytrain.tokens import Batch
 from skytrain.training import make_module, make_trainer, plan_training
 from skytrain.training.evaluation_limits import EvaluationLimits
 from skytrain.training.evaluations import Evaluations, Scheduled
@@ -27,8 +28,8 @@ class Rows:
     def windows(self, length: int) -> int:
         return len(self.rows)
 
-    def batch(self, indices: np.ndarray, length: int) -> np.ndarray:
-        return self.rows[indices]
+    def batch(self, indices: np.ndarray, length: int) -> Batch:
+        return Batch(torch.from_numpy(self.rows[indices]))
 
 
 def test_the_validation_loss_is_the_mean_of_the_targets_negative_log_probabilities():

@@ -16,6 +16,7 @@ from skytrain.pipelines.generate import generate
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent
+from skytrain.tokens import Batch
 from tests.support.tiny import ONE_LAYER, tiny_config
 
 LENGTH = 8
@@ -30,8 +31,8 @@ class Rows:
     def windows(self, length: int) -> int:
         return len(self.rows)
 
-    def batch(self, indices: np.ndarray, length: int) -> np.ndarray:
-        return self.rows[indices]
+    def batch(self, indices: np.ndarray, length: int) -> Batch:
+        return Batch(torch.from_numpy(self.rows[indices]))
 
 
 @pytest.fixture
@@ -56,8 +57,8 @@ def test_on_a_cpu_the_loss_is_that_of_the_model_to_the_last_bit(model):
 def test_a_batch_that_does_not_fit_is_halved_until_it_does(model):
     class Small(WholeModel):
         def loss(self, rows):
-            sizes.append(len(rows))
-            if len(rows) > 1:
+            sizes.append(rows.rows)
+            if rows.rows > 1:
                 raise torch.OutOfMemoryError
             return super().loss(rows)
 

@@ -135,9 +135,9 @@ def test_a_run_is_named_after_the_model_and_not_its_owner():
 
 def test_a_hugging_face_model_keeps_documents_apart_by_their_positions(neox):
     model = build_model(hf(neox[0]), seed=1).eval()
-    model.separator = 89
     one, other = torch.tensor([[89, 1, 2, 3]]), torch.tensor([[89, 4, 5]])
-    apart = model(torch.cat([one, other, ~torch.tensor([[6]]), torch.tensor([[7]])], dim=1))
+    row = torch.cat([one, other, torch.tensor([[6, 7]])], dim=1)
+    apart = model(row, document_starts_bt=(row == 89) | (row == 6))
     model.check_documents()
     for begin, end, document in ((0, 4, one), (4, 7, other), (7, 9, torch.tensor([[6, 7]]))):
         torch.testing.assert_close(apart[:, begin:end], model(document), atol=1e-5, rtol=1e-5)
@@ -169,6 +169,5 @@ def test_a_hugging_face_model_that_cannot_do_either_is_refused_by_trying_it(tmp_
     bloom = BloomConfig(vocab_size=96, hidden_size=32, n_layer=1, n_head=2)  # has no positions but a bias by distance
     AutoModelForCausalLM.from_config(bloom).save_pretrained(tmp_path / "bloom")
     model = build_model(hf(tmp_path / "bloom"), seed=0)
-    model.separator = 89
     with pytest.raises(ConfigError, match=r"loader.separate_documents: .* does not keep documents apart"):
         model.check_documents()

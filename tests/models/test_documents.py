@@ -34,12 +34,12 @@ SMALL = [
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_each_document_has_the_logits_it_would_have_alone(family, recompute):
     model = build_model(compose([*FAMILIES[family], *SMALL]).config.model, seed=0)
-    model.separator, model.recompute = EOT, recompute
+    model.recompute = recompute
     lengths = (5, 9, 4)
     generator = torch.Generator().manual_seed(0)
     documents = [torch.cat([torch.tensor([EOT]), torch.randint(0, 256, (n,), generator=generator)]) for n in lengths]
-    together = model(torch.cat(documents)[None])
-    model.separator = None
+    row = torch.cat(documents)[None]
+    together = model(row, document_starts_bt=row == EOT)
     alone = torch.cat([model(document[None]) for document in documents], dim=1)
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
     assert not torch.allclose(model(torch.cat(documents)[None]), alone, atol=1e-3)
@@ -48,18 +48,15 @@ def test_each_document_has_the_logits_it_would_have_alone(family, recompute):
 def test_a_row_that_begins_inside_a_document_keeps_its_places():
     model = build_model(compose([*FAMILIES["gpt2"], *SMALL]).config.model, seed=0)
     tail = torch.tensor([[7, 8, 9, EOT, 1, 2]])
-    model.separator = EOT
-    apart = model(tail)
-    model.separator = None
+    apart = model(tail, document_starts_bt=tail == EOT)
     torch.testing.assert_close(apart[:, :3], model(tail[:, :3]), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(apart[:, 3:], model(tail[:, 3:]), atol=1e-5, rtol=1e-5)
 
 
-def test_a_piece_marked_by_a_negative_first_token_is_a_document_of_its_own():
+def test_a_document_may_begin_with_any_token():
     model = build_model(compose([*FAMILIES["gpt2"], *SMALL]).config.model, seed=0)
-    model.separator = EOT
-    marked = model(torch.tensor([[EOT, 1, 2, ~3, 4, 5]]))
-    model.separator = None
+    row = torch.tensor([[EOT, 1, 2, 3, 4, 5]])
+    marked = model(row, document_starts_bt=(row == EOT) | (row == 3))
     torch.testing.assert_close(marked[:, 3:], model(torch.tensor([[3, 4, 5]])), atol=1e-5, rtol=1e-5)
 
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from skytrain.config import ConfigError, compose
-from skytrain.models import build_model, use_fp8
-from skytrain.models.fp8 import Fp8Linear, round_fp8, scaled_product
+from skytrain.models import Fp8Linear, build_model
+from skytrain.models.fp8 import round_fp8, scaled_product
+from skytrain.parallel import use_fp8
 from skytrain.training import apply_fp8, choose_loss
 from tests.support.tiny import ONE_LAYER
 

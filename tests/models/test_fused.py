@@ -74,13 +74,14 @@ def test_targets_that_do_not_count_are_left_out():
 @pytest.mark.parametrize("kernels", [SWITCHES[0], SWITCHES[-1]], ids=str)
 def test_documents_are_kept_apart_as_the_plain_decoder_keeps_them(kernels):
     model, tokens, targets = model_and_batch()
-    tokens, model.separator = tokens.clone(), 256
-    tokens[0, 5] = tokens[1, 0] = tokens[1, 9] = 256
-    expected = model.loss(tokens, targets)
+    starts = torch.zeros_like(tokens, dtype=torch.bool)
+    starts[0, 5] = starts[1, 0] = starts[1, 9] = True
+    expected = model.loss(tokens, targets, starts)
+    assert not torch.allclose(expected, model.loss(tokens, targets))
     expected.backward()
     plain = [parameter.grad.clone() for parameter in model.parameters()]
     model.zero_grad()
-    loss = fused_loss(model, tokens, targets, kernels, dtype=torch.float32)
+    loss = fused_loss(model, tokens, targets, kernels, dtype=torch.float32, document_starts_bt=starts)
     loss.backward()
     torch.testing.assert_close(loss, expected, atol=1e-6, rtol=1e-6)
     for parameter, gradient in zip(model.parameters(), plain, strict=True):

@@ -231,7 +231,6 @@ def test_a_model_of_transformers_begins_its_training_in_the_mode_that_it_is_resu
     fresh, resumed = (build_model(config, seed=0, start_weights=start) for start in (True, False))
     # Dropout is active, and transformers recomputes activations, only in modules that are in training mode.
     assert all(module.training for model in (fresh, resumed) for module in model.modules())
-    fresh.separator = 0
     fresh.check_documents()  # compares results, without dropout
     assert all(module.training for module in fresh.modules())
 

@@ -9,7 +9,7 @@ from benchmarks.parallel.context_memory import MODES, measure
 
 from skytrain.config import ConfigError, compose, resolve_mesh
 from skytrain.models import token_loss
-from skytrain.parallel.context import Context, places_of
+from skytrain.parallel.context import Context, positions_of
 
 LENGTH = 32
 SMALL = (
@@ -28,7 +28,7 @@ def config(*overrides: str):
 @pytest.mark.parametrize("method", ["ring", "allgather", "ulysses"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_every_token_is_on_one_rank(method, size):
-    held = [places_of(method, LENGTH, rank, size).tensor(torch.device("cpu")) for rank in range(size)]
+    held = [positions_of(method, LENGTH, rank, size).tensor(torch.device("cpu")) for rank in range(size)]
     assert sorted(torch.cat(held).tolist()) == list(range(LENGTH))
     assert {len(places) for places in held} == {LENGTH // size}
 
@@ -37,7 +37,7 @@ def test_every_token_is_on_one_rank(method, size):
 def test_every_rank_has_as_many_pairs_of_query_and_key_to_compute(size):
     pairs = []
     for rank in range(size):
-        places = places_of("ring", LENGTH, rank, size).tensor(torch.device("cpu"))
+        places = positions_of("ring", LENGTH, rank, size).tensor(torch.device("cpu"))
         pairs.append(int((places + 1).sum()))  # a query sees itself and all before
     assert len(set(pairs)) == 1
 
@@ -74,14 +74,14 @@ def test_the_loss_of_unequal_parts_is_that_of_the_whole_where_one_has_no_targets
     logits = torch.randn(2, LENGTH, 11, generator=made).requires_grad_()
     targets = torch.randint(0, 11, (2, LENGTH), generator=made)
     targets[0, :5] = -100
-    contexts = [Context(Rank(rank, 4), "ring", places_of("ring", LENGTH, rank, 4)) for rank in range(4)]  # type: ignore[arg-type]
-    targets[:, contexts[2].places.tensor(targets.device)] = -100
+    contexts = [Context(Rank(rank, 4), "ring", positions_of("ring", LENGTH, rank, 4)) for rank in range(4)]  # type: ignore[arg-type]
+    targets[:, contexts[2].positions.tensor(targets.device)] = -100
     whole = token_loss(logits, targets)
     (expected,) = torch.autograd.grad(whole, logits)
 
     parts = []
     for context in contexts:
-        at = context.places.tensor(targets.device)
+        at = context.positions.tensor(targets.device)
         parts.append(context.loss(lambda own, at=at: token_loss(logits[:, at], own), targets))
     (seen,) = torch.autograd.grad(torch.stack(parts).mean(), logits)
     torch.testing.assert_close(torch.stack(parts).mean(), whole)

@@ -174,7 +174,7 @@ def environment_of(pid: int) -> bytes:
 def test_two_nodes_with_other_code_and_another_configuration_say_so_on_both_and_stop(hosts, tmp_path):
     other = tmp_path / "other"
     shutil.copytree(ROOT / "src/skytrain", other / "skytrain", ignore=shutil.ignore_patterns("__pycache__"))
-    with (other / "skytrain/training/module.py").open("a") as code:
+    with (other / "skytrain/training/step.py").open("a") as code:
         code.write("# changed\n")
     started = [
         command(tmp_path / "store", node, "parallel=fsdp", f"optimizer.lr={rate}")
@@ -184,7 +184,7 @@ def test_two_nodes_with_other_code_and_another_configuration_say_so_on_both_and_
         for printed in job.end():
             assert printed.count("setting optimizer.lr: 0.001 on node 0 (") == 1
             assert "0.002 on node 1 (" in printed
-            assert printed.count("code skytrain/training/module.py: ") == 1
+            assert printed.count("code skytrain/training/step.py: ") == 1
             assert "Traceback" not in printed
         assert [agent.returncode for agent in job.agents] == [2, 2]
 

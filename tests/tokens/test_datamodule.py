@@ -11,7 +11,7 @@ import torch
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
-from skytrain.tokens import BatchSettings, TokenDataModule, TokenSplit, windows_at
+from skytrain.tokens import Batch, BatchSettings, TokenDataModule, TokenSplit, windows_at
 
 from .conftest import PREFIX, documents, write_split
 
@@ -41,7 +41,7 @@ def global_batches(
         made = module(split, rank, world, **settings)
         if state:
             made.load_state_dict(state)
-        ranks.append(list(made.train_dataloader()))
+        ranks.append([batch.windows for batch in made.train_dataloader()])
     rounds = [torch.cat(batches) for batches in zip(*ranks, strict=True)]
     a_step = 24 // (2 * world)
     return [torch.cat(rounds[i : i + a_step]) for i in range(0, len(rounds), a_step)]
@@ -52,7 +52,7 @@ def test_batches_follow_the_global_order_across_epochs(split: TokenSplit) -> Non
     count = split.windows(T)
     assert 2 * count < 12 * 24, "the run must span epochs"
     expected = split.batch(windows_at(np.arange(12 * 24), seed=3, count=count), T)
-    assert len(steps) == 12 and torch.equal(torch.cat(steps), torch.from_numpy(expected))
+    assert len(steps) == 12 and torch.equal(torch.cat(steps), expected.windows)
     assert steps[0].dtype == torch.int64 and steps[0].shape == (24, T + 1)
 
 
@@ -99,7 +99,7 @@ def test_what_goes_to_a_spawned_worker_is_small_and_reads_the_same(split: TokenS
     data = module(split, **order).train_dataloader().dataset
     sent = pickle.dumps(data)
     assert len(sent) < 10_000
-    assert torch.equal(pickle.loads(sent).__getitems__(np.arange(9)), data.__getitems__(np.arange(9)))  # type: ignore[attr-defined]
+    assert torch.equal(pickle.loads(sent).__getitems__(np.arange(9)).windows, data.__getitems__(np.arange(9)).windows)  # type: ignore[attr-defined]
 
 
 def test_a_batch_that_does_not_divide_is_refused_with_a_size_that_would(split: TokenSplit) -> None:
@@ -118,9 +118,9 @@ def test_validation_reads_the_same_windows_once_on_any_number_of_ranks(
 ) -> None:
     ranks = [list(module(split, rank, world, validation_tokens=windows * T).val_dataloader()) for rank in range(world)]
     assert len({len(batches) for batches in ranks}) == 1, "collectives need the same number of batches on every rank"
-    seen = torch.cat([batch for batches in ranks for batch in batches])
+    seen = torch.cat([batch.windows for batches in ranks for batch in batches])
     expected = split.batch(np.arange(windows), T)
-    assert sorted(map(tuple, seen.tolist())) == sorted(map(tuple, expected.tolist()))
+    assert sorted(map(tuple, seen.tolist())) == sorted(map(tuple, expected.windows.tolist()))
 
 
 def test_loading_batches_leaves_the_global_random_state_alone(split: TokenSplit) -> None:
@@ -137,8 +137,8 @@ class Recorder(L.LightningModule):
         self.weight = torch.nn.Parameter(torch.zeros(1))
         self.seen: list[torch.Tensor] = []
 
-    def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
-        self.seen.append(batch)
+    def training_step(self, batch: Batch, _: int) -> torch.Tensor:
+        self.seen.append(batch.windows)
         return self.weight.sum()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:

@@ -72,7 +72,7 @@ class Cluster:
         loader = iter(made.train_dataloader())
         seen = []
         for _ in range(steps):
-            seen.append([next(loader).numpy() for _ in range(BATCH // (MICRO_BATCH * world))])
+            seen.append([next(loader).windows.numpy() for _ in range(BATCH // (MICRO_BATCH * world))])
             made.trainer.global_step += 1  # type: ignore[union-attr, misc]
         answer.send((np.array(seen), made.state_dict()))
 

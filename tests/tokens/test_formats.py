@@ -73,7 +73,7 @@ def test_samples_of_a_tar_that_are_whole_documents_are_begun_by_the_end_of_text(
     webdataset(tmp_path / "files" / "part", STREAM)
     split = open_files(tmp_path / "files", "webdataset", tmp_path / "cache")
     assert split.manifest.tokens == 1003
-    assert split.batch(np.array([0]), 1002)[0].tolist() == [
+    assert split.batch(np.array([0]), 1002).windows[0].tolist() == [
         999,
         *STREAM[:400],
         999,
@@ -90,7 +90,7 @@ def test_files_are_read_as_they_are(tmp_path: Path, format: Format) -> None:
         FORMATS[format](tmp_path / "files" / f"part-{i}", tokens)
     split = open_files(tmp_path / "files", format, tmp_path / "cache")
     assert split.manifest.tokens == 2000 and split.windows(100) == 18
-    batch = split.batch(np.array([0, 1, 9]), 100)
+    batch = split.batch(np.array([0, 1, 9]), 100).windows
     assert np.array_equal(batch, [CUT[:101], CUT[100:201], CUT[::-1][:101]])
 
 
@@ -100,14 +100,14 @@ def test_files_in_s3_are_read_through_the_cache(s3_store: Store, tmp_path: Path,
     for path in tmp_path.glob("part.*"):
         s3_store.upload(path, f"files/{path.name}")
     split = open_files(s3_store.url("files"), format, tmp_path / "cache")
-    assert np.array_equal(split.batch(np.array([2]), 100)[0], CUT[200:301])
+    assert np.array_equal(split.batch(np.array([2]), 100).windows[0], CUT[200:301])
 
 
 def test_megatron_types_other_than_uint16_are_read(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     megatron(tmp_path / "files" / "part", CUT * 100, "<i4", 4)
     split = open_files(tmp_path / "files", "megatron", tmp_path / "cache", vocab_size=100_000)
-    assert np.array_equal(split.batch(np.array([0]), 100)[0], CUT[:101] * 100) and split.manifest.documents == 2
+    assert np.array_equal(split.batch(np.array([0]), 100).windows[0], CUT[:101] * 100) and split.manifest.documents == 2
 
 
 @pytest.mark.parametrize("format", FORMATS)

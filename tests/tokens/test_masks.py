@@ -23,7 +23,6 @@ from skytrain.tokens import (
     TokenDataModule,
     TokenSplit,
     check_hashes,
-    inputs_and_targets,
 )
 from skytrain.tokens.shards import pack_header
 from tests.support.tiny import ONE_LAYER
@@ -84,7 +83,8 @@ def test_targets_are_the_masked_tokens_and_each_exactly_once(store: Store, tmp_p
         store = FarFolder(tmp_path / "store")
     split = PackedSplit.of(TokenSplit.open(store, PREFIX, cache=ShardCache(tmp_path / "cache")))
     split = pickle.loads(pickle.dumps(split))  # as a data loader worker has it
-    inputs, targets = inputs_and_targets(torch.from_numpy(split.batch(np.arange(split.windows(T)), T)))
+    batch = split.batch(np.arange(split.windows(T)), T)
+    inputs, targets = batch.tokens, batch.targets
     expected = sorted(token for ids, trained in docs for token in ids[1:][trained[1:]].tolist())
     assert sorted(targets[targets >= 0].tolist()) == expected
     assert inputs.min() >= 0 and inputs.max() <= EOT
@@ -96,7 +96,7 @@ def test_the_targets_of_a_step_are_known_before_it_is_read(store: Store) -> None
     settings = BatchSettings(sequence_length=T, micro_batch=2, batch_sequences=4, total_steps=6, seed=1)
     module = TokenDataModule(PackedSplit.of(TokenSplit.open(store, PREFIX)), None, settings)
     batches = list(module.train_dataloader())
-    counted = [int((inputs_and_targets(torch.cat(batches[at : at + 2]))[1] >= 0).sum()) for at in range(0, 12, 2)]
+    counted = [sum(int(batch.mask.sum()) for batch in batches[at : at + 2]) for at in range(0, 12, 2)]
     assert len(set(counted)) > 1 and [module.targets_in_step(step) for step in range(6)] == counted
 
 
@@ -113,10 +113,8 @@ def test_the_loss_is_that_of_each_document_alone_over_its_masked_tokens(store: S
         writer.finish({"dataset": "toy"})
     split = PackedSplit.of(TokenSplit.open(store, PREFIX))
     model = build_model(compose([*ONE_LAYER, "model.max_length=32"]).config.model, seed=0)
-    model.separator = 256
-    batch = torch.from_numpy(split.batch(np.arange(split.windows(T)), T))
-    packed = lm_loss(model, *inputs_and_targets(batch, keep_marks=True))
-    model.separator = None
+    batch = split.batch(np.arange(split.windows(T)), T, document_starts=True)
+    packed = lm_loss(model, batch.tokens, batch.targets, batch.document_starts)
     nats, targets = torch.zeros(()), 0
     for ids, trained in docs:
         tokens, wanted = torch.from_numpy(ids)[None], torch.from_numpy(trained[1:])

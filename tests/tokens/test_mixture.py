@@ -101,8 +101,9 @@ def test_a_batch_of_a_mixture_holds_the_windows_of_its_sources(store: Store) -> 
     both = blend(store)
     web, code = both.splits
     batch = both.batch(np.array([3, both.first_window[1] + 2, 0]))
-    expected = [web.batch(np.array([3]), 16)[0], code.batch(np.array([2]), 16)[0], web.batch(np.array([0]), 16)[0]]
-    assert np.array_equal(batch, expected)
+    sources = [(web, 3), (code, 2), (web, 0)]
+    expected = [split.batch(np.array([window]), 16).windows[0].numpy() for split, window in sources]
+    assert np.array_equal(batch.windows.numpy(), expected)
 
 
 def test_an_empty_source_is_refused_by_name(store: Store) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
-from skytrain.tokens import BatchSettings, PackedSplit, Phase, TokenDataModule, TokenSplit, inputs_and_targets
+from skytrain.tokens import Batch, BatchSettings, PackedSplit, Phase, TokenDataModule, TokenSplit, as_batch
 from skytrain.tokens.packing import pack_documents
 
 from .conftest import PREFIX, TOKENIZER, documents, write_split
@@ -59,8 +59,8 @@ def test_documents_that_fit_are_never_cut(store: Store) -> None:
     split = packed(store, docs)
     batch = split.batch(np.arange(split.windows(T)), T)
     found = Counter()
-    for row in batch:
-        text = row[row >= 0].tolist()
+    for row, counts in zip(batch.windows, batch.mask, strict=True):
+        text = row[torch.cat([torch.tensor([True]), counts])].tolist()  # without padding
         for piece in " ".join(map(str, text)).split(str(EOT)):
             if piece.strip():
                 found[piece.strip()] += 1
@@ -70,22 +70,37 @@ def test_documents_that_fit_are_never_cut(store: Store) -> None:
 def test_padding_is_reported_and_is_what_the_batches_hold(store: Store) -> None:
     split = packed(store, documents(200))
     batch = split.batch(np.arange(split.windows(T)), T)
-    padding = sum(int((row == ~EOT).sum()) + int(row[-1] == ~EOT or (row[-1] == EOT)) for row in batch)
-    assert split.padding_fraction(T) == pytest.approx(padding / batch.size)
+    # Of the positions after the last document, its end is predicted and the rest is not.
+    ends = [[at for at, token in enumerate(row) if token != EOT][-1] + 1 for row in batch.windows.tolist()]
+    padding = sum(T + 1 - end for end in ends)
+    assert split.padding_fraction(T) == pytest.approx(padding / batch.windows.numel())
     assert split.leftover_tokens(T) == 0
 
 
-def test_masked_tokens_are_read_but_never_predicted() -> None:
-    batch = torch.tensor([[EOT, 1, 2, ~3, 4, EOT, ~EOT, ~EOT]])
-    inputs, targets = inputs_and_targets(batch)
-    assert inputs.tolist() == [[EOT, 1, 2, 3, 4, EOT, EOT]]
-    assert targets.tolist() == [[1, 2, -100, 4, EOT, -100, -100]]
+def test_a_piece_that_continues_a_document_and_padding_are_read_but_never_predicted(store: Store) -> None:
+    split = packed(store, [np.arange(1, 8), np.arange(1, T + 5)])  # the second one needs two windows
+    batch = split.batch(np.arange(2), T, document_starts=True)
+    padding = T + 1 - 8 - 5
+    assert batch.tokens[1].tolist() == [EOT, *range(1, 8), *range(T, T + 5), *[EOT] * (padding - 1)]
+    predicted = [*range(1, 8), -100, *range(T + 1, T + 5), EOT]  # the end of the last document too
+    assert batch.targets[1].tolist() == [*predicted, *[-100] * (padding - 1)]
+    assert batch.document_starts[1].nonzero().flatten().tolist() == [0, 8, *range(13, T)]
+    assert batch.mask[0].all() and batch.document_starts[0].nonzero().flatten().tolist() == [0]
 
 
 def test_plain_windows_pass_unchanged() -> None:
-    batch = torch.arange(12).reshape(2, 6)
-    inputs, targets = inputs_and_targets(batch)
-    assert torch.equal(inputs, batch[:, :-1]) and torch.equal(targets, batch[:, 1:])
+    windows = torch.arange(12).reshape(2, 6)
+    batch = as_batch(windows)
+    assert as_batch(batch) is batch
+    assert torch.equal(batch.tokens, windows[:, :-1]) and torch.equal(batch.targets, windows[:, 1:])
+
+
+def test_rows_that_are_added_to_a_batch_have_no_target_that_counts() -> None:
+    batch = Batch(torch.arange(12).reshape(2, 6), document_starts=torch.zeros(2, 5, dtype=torch.bool))
+    padded = batch.padded_to(3)
+    assert padded.rows == 3 and torch.equal(padded.take(slice(2)).targets, batch.targets)
+    assert padded.targets[2].tolist() == [-100] * 5 and padded.document_starts[2].all()
+    assert batch.padded_to(2) is batch
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -96,9 +111,13 @@ def test_packed_windows_go_through_the_loader_once_an_epoch(store: Store, worker
         sequence_length=T, micro_batch=2, batch_sequences=2, total_steps=count // 2, seed=1, workers=workers
     )
     module = TokenDataModule(split, None, batches)
-    rows = [tuple(row) for batch in module.train_dataloader() for row in batch.tolist()]
-    expected = Counter(map(tuple, split.batch(np.arange(split.windows(T)), T).tolist()))
+    rows = [tuple(row) for batch in module.train_dataloader() for row in batch.windows.tolist()]
+    expected = Counter(map(tuple, split.batch(np.arange(split.windows(T)), T).windows.tolist()))
     assert len(rows) == count and not Counter(rows) - expected
+
+
+def counted_targets(batches: list[Batch]) -> int:
+    return sum(int((batch.targets >= 0).sum()) for batch in batches)
 
 
 def test_the_targets_of_a_step_are_known_without_reading_it(store: Store) -> None:
@@ -106,8 +125,7 @@ def test_the_targets_of_a_step_are_known_without_reading_it(store: Store) -> Non
     settings = BatchSettings(sequence_length=T, micro_batch=2, batch_sequences=4, total_steps=6, seed=1)
     module = TokenDataModule(split, None, settings)
     batches = list(module.train_dataloader())
-    steps = [torch.cat(batches[at : at + 2]) for at in range(0, len(batches), 2)]
-    counted = [int((inputs_and_targets(step)[1] >= 0).sum()) for step in steps]
+    counted = [counted_targets(batches[at : at + 2]) for at in range(0, len(batches), 2)]
     assert len(set(counted)) > 1 and [module.targets_in_step(step) for step in range(6)] == counted
     module.load_state_dict({"position": 8, "step": 2})
     assert [module.targets_in_step(step) for step in range(2, 6)] == counted[2:]
@@ -115,15 +133,14 @@ def test_the_targets_of_a_step_are_known_without_reading_it(store: Store) -> Non
     mixed = TokenDataModule(
         {"a": split, "b": other}, None, dataclasses.replace(settings, phases=[Phase(0, (0.5, 0.5))])
     )
-    assert mixed.targets_in_step(0) == int(
-        (inputs_and_targets(torch.cat(list(mixed.train_dataloader())[:2]))[1] >= 0).sum()
-    )
+    assert mixed.targets_in_step(0) == counted_targets(list(mixed.train_dataloader())[:2])
 
 
 def test_a_packed_split_travels_to_a_worker(store: Store) -> None:
     split = packed(store, documents(60))
     copy = pickle.loads(pickle.dumps(split))
-    assert np.array_equal(copy.batch(np.arange(5), T), split.batch(np.arange(5), T))
+    there, here = copy.batch(np.arange(5), T), split.batch(np.arange(5), T)
+    assert torch.equal(there.windows, here.windows) and torch.equal(there.mask, here.mask)
 
 
 def test_an_altered_index_is_named(store: Store) -> None:

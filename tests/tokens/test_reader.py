@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
@@ -26,15 +27,16 @@ def test_windows_follow_each_other_within_a_shard_and_share_one_token(store: Sto
         expected += [tokens[start : start + 17] for start in range(0, len(tokens) - 16, 16)]
     assert len(manifest.shards) > 3 and split.windows(16) == len(expected)
     batch = split.batch(np.arange(len(expected)), 16)
-    assert batch.dtype == np.int64 and np.array_equal(batch, expected)
+    assert batch.windows.dtype == torch.int64 and np.array_equal(batch.windows.numpy(), expected)
+    assert batch.mask is None and batch.document_starts is None
 
 
 def test_a_batch_takes_windows_of_many_shards_in_any_order(store: Store) -> None:
     write_split(store, documents(100), shard_tokens=300)
     split = TokenSplit.open(store, PREFIX)
-    everything = split.batch(np.arange(split.windows(16)), 16)
+    everything = split.batch(np.arange(split.windows(16)), 16).windows
     chosen = np.random.default_rng(0).permutation(split.windows(16))
-    assert np.array_equal(split.batch(chosen, 16), everything[chosen])
+    assert torch.equal(split.batch(chosen, 16).windows, everything[chosen])
 
 
 def test_shards_serve_any_sequence_length_and_report_what_is_left(store: Store) -> None:
@@ -47,16 +49,16 @@ def test_shards_serve_any_sequence_length_and_report_what_is_left(store: Store) 
 
 def test_uint32_tokens_are_read(store: Store) -> None:
     write_split(store, [np.array([100_000, 5, 6])], tokenizer=TokenizerFacts("wide", "ff", 128_256, 128_000))
-    assert TokenSplit.open(store, PREFIX).batch(np.array([0]), 3).tolist() == [[128_000, 100_000, 5, 6]]
+    assert TokenSplit.open(store, PREFIX).batch(np.array([0]), 3).windows.tolist() == [[128_000, 100_000, 5, 6]]
 
 
 def test_a_worker_process_receives_paths_not_tokens(store: Store) -> None:
     write_split(store, [np.arange(900).repeat(100)], shard_tokens=100_000)
     split = TokenSplit.open(store, PREFIX)
-    before = split.batch(np.arange(3), 64)
+    before = split.batch(np.arange(3), 64).windows
     sent = pickle.dumps(split)
     assert len(sent) < 2000
-    assert np.array_equal(pickle.loads(sent).batch(np.arange(3), 64), before)
+    assert torch.equal(pickle.loads(sent).batch(np.arange(3), 64).windows, before)
 
 
 def truncated(data: bytes) -> bytes:

@@ -49,7 +49,7 @@ def expected(store: Store, tmp_path: Path, count: int) -> torch.Tensor:
     """The first sequences of the run, from files that are all there."""
     split = TokenSplit.open(store, PREFIX, cache=ShardCache(tmp_path / "whole"))
     order = BlockOrder(3, split.shard_windows(T).tolist(), block_shards=2)
-    return torch.from_numpy(split.batch(order.at(np.arange(count)), T))
+    return split.batch(order.at(np.arange(count)), T).windows
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -62,7 +62,7 @@ def test_an_epoch_and_more_streams_through_a_cache_of_a_few_shards(
     assert module.blend.windows < 100 * 4 and len(manifest.shards) > 2 * 8
     most, batches = 0, []
     for batch in module.train_dataloader():
-        batches.append(batch)
+        batches.append(batch.windows)
         most = max(most, cache.used_bytes())
     assert torch.equal(torch.cat(batches), expected(s3_store, tmp_path, 400))
     assert 2 * SHARD_BYTES < most <= 8 * SHARD_BYTES
@@ -83,7 +83,7 @@ def test_the_first_batch_waits_for_one_shard_only(s3_store: Store, fault_proxy: 
     fault_proxy.inject("slow_down", when=hold_back_the_second)
     batch = next(iter(module.train_dataloader()))
     assert len(list((tmp_path / "cache").glob("*/tokens.bin"))) == 1
-    assert torch.equal(batch, expected(s3_store, tmp_path, 2))
+    assert torch.equal(batch.windows, expected(s3_store, tmp_path, 2))
 
 
 def break_a_tenth_of_requests(proxy: FaultProxy) -> None:
@@ -107,7 +107,7 @@ def test_an_epoch_through_a_faulty_network_is_exact(
     break_a_tenth_of_requests(fault_proxy)
     store = open_store(s3_store.root, retry=FAST_RETRY)
     module = stream(store, ShardCache(tmp_path / "cache", limit_bytes=8 * SHARD_BYTES), steps=100)
-    found = torch.cat(list(module.train_dataloader()))
+    found = torch.cat([batch.windows for batch in module.train_dataloader()])
     assert len(found) > module.blend.windows
     assert set(fault_proxy.happened) == {"slow_down", "reset", "cut", "wrong_bytes", "internal_error"}
     assert fault_proxy.happened.total() >= 0.08 * len(fault_proxy.requests)
@@ -119,7 +119,7 @@ def test_two_runs_stream_through_one_cache(s3_store: Store, tmp_path: Path) -> N
     cache = ShardCache(tmp_path / "cache", limit_bytes=12 * SHARD_BYTES)
     runs = [iter(stream(s3_store, cache, seed=seed).train_dataloader()) for seed in (3, 4)]
     both = list(zip(*runs, strict=True))
-    assert torch.equal(torch.cat([first for first, _ in both]), expected(s3_store, tmp_path, 160))
+    assert torch.equal(torch.cat([first.windows for first, _ in both]), expected(s3_store, tmp_path, 160))
     assert cache.used_bytes() <= 12 * SHARD_BYTES
 
 
@@ -129,7 +129,7 @@ def keep_step(folder: Path, cache: ShardCache, rank: int, world: int, step_done:
     module.trainer = SimpleNamespace(distributed_sampler_kwargs={"rank": rank, "num_replicas": world}, global_step=0)  # type: ignore[assignment]
     seen = []
     for batch in module.train_dataloader():
-        seen.append(batch.numpy())
+        seen.append(batch.windows.numpy())
         step_done.wait(60)
     answer.send(np.stack(seen))
 
@@ -204,10 +204,10 @@ def test_a_store_that_goes_away_in_the_middle_of_an_epoch_stops_the_run_resumabl
     fault_proxy.inject("reset", when=lambda _: away)
     with pytest.raises(StoreUnreachable, match="resumes from the last checkpoint"):
         for batch in module.train_dataloader():
-            seen.append(batch)
+            seen.append(batch.windows)
             away = len(seen) > 6
     away, steps = False, len(seen) // 2  # a step is two micro-batches
     again = stream(store, cache, steps=100)
     again.load_state_dict({"position": 4 * steps, "step": steps})
-    whole = torch.cat([*seen[: 2 * steps], *again.train_dataloader()])
+    whole = torch.cat([*seen[: 2 * steps], *(batch.windows for batch in again.train_dataloader())])
     assert 6 < len(seen) < 200 and torch.equal(whole, expected(s3_store, tmp_path, 400))

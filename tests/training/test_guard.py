@@ -73,7 +73,7 @@ def test_a_step_that_is_not_finite_is_skipped_whole():
 @pytest.mark.parametrize("fused", [False, True])  # fused, the step is checked while the next is computed
 @pytest.mark.parametrize("at", [3, 4])  # 4: there is no next
 def test_a_step_that_is_not_finite_stops_the_run_before_the_weights_change(monkeypatch, fused, at):
-    monkeypatch.setattr("skytrain.training.module.may_fuse", lambda *_: fused)
+    monkeypatch.setattr("skytrain.training.step.may_fuse", lambda *_: fused)
     keep, model = Keep(), Explodes(at=at)
     with pytest.raises(SkytrainError, match=rf"step {at}: the loss is nan; the update was not made\n.*on_anomaly=skip"):
         fit(model, Guard("stop", None, lambda text: None), keep=keep)
@@ -81,14 +81,14 @@ def test_a_step_that_is_not_finite_stops_the_run_before_the_weights_change(monke
 
 
 def test_a_state_that_lacks_an_update_is_neither_logged_nor_saved(monkeypatch):
-    monkeypatch.setattr("skytrain.training.module.may_fuse", lambda *_: True)
+    monkeypatch.setattr("skytrain.training.step.may_fuse", lambda *_: True)
     for ask in (lambda trainer, module: module.take_loss(1), lambda trainer, module: trainer.save_checkpoint("never")):
         with pytest.raises(SkytrainError, match="step 2: the loss is nan"):
             fit(Explodes(at=2), Guard("stop", None, lambda text: None), keep=Keep(ask))
 
 
 def test_a_run_with_a_late_guard_trains_as_one_with_none(monkeypatch):
-    monkeypatch.setattr("skytrain.training.module.may_fuse", lambda *_: True)
+    monkeypatch.setattr("skytrain.training.step.may_fuse", lambda *_: True)
     guarded, plain = (fit(Explodes(at=0), guard) for guard in (Guard("stop", None, print), None))
     assert all(torch.equal(a, b) for a, b in zip(guarded, plain, strict=True))
 

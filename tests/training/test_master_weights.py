@@ -11,7 +11,7 @@ from skytrain.config import ConfigError, compose
 from skytrain.models import build_model
 from skytrain.training import CausalLM, Optimization, make_optimizer
 from skytrain.training.master_weights import MasterWeights
-from skytrain.training.module import may_fuse
+from skytrain.training.step import may_fuse
 from tests.support.tiny import ONE_LAYER
 
 

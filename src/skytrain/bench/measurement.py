@@ -17,6 +17,7 @@ from ..models import Decoder, build_model, flops_per_token
 from ..planning import WARM_STEPS, Measurement, decoder_fields, save_measurement, warm_worst
 from ..runs import Reporter
 from ..storage import open_store
+from ..tokens import Batch
 from ..training import (
     AtStep,
     CausalLM,
@@ -104,19 +105,20 @@ def step_flops_per_token(config: Config) -> int:
     return flops_per_token(build_model(config.model, seed=config.seed), config.trainer.sequence_length)
 
 
-class RandomTokens(IterableDataset[torch.Tensor]):
-    """Batches of random tokens; the time of a step does not depend on the text."""
+class RandomTokens(IterableDataset[Batch]):
+    """Batches of the right shape; the time of a step does not depend on the text."""
 
     def __init__(self, config: Config, count: int) -> None:
         self._shape = (config.trainer.micro_sequences, config.trainer.sequence_length + 1)
-        self._vocab_size = config.model.vocab_size
-        self._count = count
-        self._seed = config.seed
+        self._vocab_size, self._count, self._seed = config.model.vocab_size, count, config.seed
+        # Any token may begin documents, if they are separated.
+        self._begin = config.tokenizer.vocab_size - 1 if config.loader.separate_documents else None
 
     def __iter__(self) -> Any:
         generator = torch.Generator().manual_seed(self._seed)
         for _ in range(self._count):
-            yield torch.randint(self._vocab_size, self._shape, generator=generator)
+            windows = torch.randint(self._vocab_size, self._shape, generator=generator)
+            yield Batch(windows, document_starts=None if self._begin is None else windows[:, :-1] == self._begin)
 
 
 class StepClock(AtStep):

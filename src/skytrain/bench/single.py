@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from ..config import Config, DecoderConfig, MissingExtra, SkytrainError, child_environment
-from ..models import build_model, flops_per_token, hf_config
+from ..models import build_model, flops_per_token, hf_config, split_auxiliary
 from ..planning import find_gpu
 from ..runs import Reporter, Silent
 from ..training import (
@@ -181,7 +181,7 @@ def bare_loop(config: Config, steps: int) -> tuple[Speed, list[GroupTime]]:
 
     def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         with torch.autocast(device, torch.bfloat16, enabled=lowered):
-            return path.loss(model, x, y)
+            return split_auxiliary(path.loss(model, x, y, None))[0]
 
     loop = Loop(config=config, model=model, micro_batch=config.trainer.micro_sequences, loss_of=loss_of, device=device)
     speed, step = loop.timed("bare loop", steps, began, flops_per_token(model, config.trainer.sequence_length))

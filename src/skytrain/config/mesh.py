@@ -53,6 +53,15 @@ class Mesh:
         return self.shard * self.context
 
     @property
+    def device_degrees(self) -> dict[str, int]:
+        """Return the dimensions of the device mesh, outermost first.
+
+        Ranks that share sequences shard the state too: "shard" includes the context dimension, as its inner part.
+        """
+        degrees = {name: getattr(self, name) for name in DIMENSIONS if name != "context"}
+        return {**degrees, "shard": self.sharing}
+
+    @property
     def divides(self) -> bool:
         """Whether more than data is divided; the mesh strategy or DeepSpeed then holds low-precision weights."""
         return self.deepspeed or self.offload or self.alone or self.gpus != self.replicate

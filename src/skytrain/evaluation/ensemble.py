@@ -20,7 +20,7 @@ from ..config import SkytrainError
 from ..models import Branches, KVCache
 from ..runs import read_object
 from ..storage import NotFound, Store
-from ..tokens import inputs_and_targets
+from ..tokens import Batch, as_batch
 from .scorer import DataShare, RowLengths, TargetScores
 from .whole_model import WholeModel
 
@@ -79,13 +79,14 @@ class EnsembleModel:
     def window(self) -> int:
         return min(each.window for each in self.experts)
 
-    def mean_loss(self, batches: Iterable[Tensor]) -> float:
+    def mean_loss(self, batches: Iterable[Batch | Tensor]) -> float:
         """Windows in their order: an updating prior starts anew with each call."""
         prior_k = self._prior_k
         nats = 0.0
         count = 0
         for rows in batches:
-            tokens, targets = inputs_and_targets(rows)
+            batch = as_batch(rows)
+            tokens, targets = batch.tokens, batch.targets
             following = torch.cat((tokens[:, 1:], targets[:, -1:].clamp(min=0)), dim=1)
             found = [each.log_probs(tokens, following).double() for each in self.experts]
             probs_btk = torch.stack(found, dim=-1)
@@ -173,11 +174,12 @@ def _mix(log_prior_k: Tensor, probs_btk: Tensor) -> Tensor:
     return mixed
 
 
-def window_log_likelihoods(model: Any, batches: Iterable[Tensor]) -> Tensor:
+def window_log_likelihoods(model: Any, batches: Iterable[Batch | Tensor]) -> Tensor:
     """The log-probability that a model gives to each window of text, in float64 on the CPU."""
     found = []
     for rows in batches:
-        tokens, targets = inputs_and_targets(rows)
+        batch = as_batch(rows)
+        tokens, targets = batch.tokens, batch.targets
         probs = model.log_probs(tokens, targets.clamp(min=0)).double().cpu()
         found.append(torch.where(targets.cpu() >= 0, probs, 0.0).sum(1))
     return torch.cat(found)

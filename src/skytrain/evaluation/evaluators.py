@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..config import ConfigError, EvaluatorConfig, load_class, make
-from ..tokens import Tokenizer
+from ..tokens import Batch, Tokenizer
 from .generation import Sampling, generate
 from .scorer import Scorer
 
@@ -36,9 +36,9 @@ class ValidationLoss:
 
     name = "validation"
 
-    def __init__(self, make_batches: Callable[[], Iterable[Tensor]]) -> None:
+    def __init__(self, make_batches: Callable[[], Iterable[Batch | Tensor]]) -> None:
         self._make_batches = make_batches
-        self._batches: Iterable[Tensor] = ()
+        self._batches: Iterable[Batch | Tensor] = ()
 
     def prepare(self) -> None:
         self._batches = self._make_batches()

@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from ..tokens import Tokenizer, TokenSplit, inputs_and_targets
+from ..tokens import Batch, Tokenizer, TokenSplit
 from .scorer import Scorer
 
 
@@ -69,20 +67,17 @@ class HeldOutLoss:
             "eval/bits_per_byte": bits / self._text_bytes if self._text_bytes else math.nan,
         }
 
-    def _batches(self) -> Iterator[Tensor]:
-        length = self._held_out.sequence_length
-        windows = self._held_out.windows
-        batch = self._held_out.batch
+    def _batches(self) -> Iterator[Batch]:
+        length, windows, batch = self._held_out.sequence_length, self._held_out.windows, self._held_out.batch
         for first in range(0, windows, batch):
             last = min(first + batch, windows)
             rows = self._held_out.split.batch(np.arange(first, last), length)
-            batch_tokens = torch.from_numpy(rows)
-            targets = inputs_and_targets(batch_tokens)[1].numpy()
+            targets = rows.targets.numpy()
             targets = targets[targets >= 0]
             self.targets += len(targets)
             if self._byte_lengths is not None:
                 self._text_bytes += int(self._byte_lengths[targets].sum())
-            yield batch_tokens
+            yield rows
             if self._progress:
                 self._progress(last, windows)
 

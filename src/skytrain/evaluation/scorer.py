@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from ..models import Branches, KVCache
+from ..tokens import Batch
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Scorer(Protocol):
         """The longest sequence that the model can see."""
         ...
 
-    def mean_loss(self, batches: Iterable[Tensor]) -> float:
-        """Nats per target over batches of (sequences, length + 1) tokens; each rank passes its own share."""
+    def mean_loss(self, batches: Iterable[Batch | Tensor]) -> float:
+        """Return the nats per target over batches, or plain (sequences, length + 1) tokens; each rank passes its share."""
         ...
 
     def log_probs(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from ..models import Branches, KVCache
 from ..parallel import MeshStrategy
+from ..tokens import Batch
 from .evaluators import padded
 from .scorer import DataShare, RowLengths, TargetScores
 from .whole_model import WholeModel
 
 ROW_STEP = 64  # divisible by any number of ranks that divide a sequence in a tensor-parallel region
-MeanLoss = Callable[[Iterable[Tensor]], float]
+MeanLoss = Callable[[Iterable[Batch | Tensor]], float]
 
 
 class LoopModel(WholeModel):
@@ -26,7 +27,7 @@ class LoopModel(WholeModel):
         super().__init__(model, precision=precision)
         self._mean_loss = mean_loss
 
-    def mean_loss(self, batches: Iterable[Tensor]) -> float:
+    def mean_loss(self, batches: Iterable[Batch | Tensor]) -> float:
         return self._mean_loss(batches)
 
     @property
@@ -75,7 +76,7 @@ class MeshModel:
     def window(self) -> int:
         return self._strategy.settings.sequence_length
 
-    def mean_loss(self, batches: Iterable[Tensor]) -> float:
+    def mean_loss(self, batches: Iterable[Batch | Tensor]) -> float:
         return self._mean_loss(batches)
 
     def log_probs(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..models import Branches, Decoder, KVCache, count_targets, lm_loss, weighted
-from ..tokens import inputs_and_targets
+from ..models import Branches, KVCache, count_targets, lm_loss, split_auxiliary, weighted
+from ..tokens import Batch, as_batch
 from .scorer import DataShare, RowLengths, TargetScores
 
 PACKED_TOKENS = {"cuda": 1024, "cpu": 512}  # in a row of several texts; a CPU computes the whole square of attention
@@ -36,40 +36,42 @@ class WholeModel:
         self._autocast = AUTOCAST.get(precision)
 
     def compile_blocks(self) -> None:
-        """Compiles the blocks of a decoder, for rows of one shape: worthwhile for many passes."""
-        if isinstance(self._model, Decoder):
-            for block in self._model.blocks.values():
-                block.compile(dynamic=False)
+        """Compile the model's blocks, where it offers that, for rows of one shape: worthwhile for many passes."""
+        compile_blocks = getattr(self._model, "compile_blocks", None)
+        if compile_blocks is not None:
+            compile_blocks()
 
     @property
     def window(self) -> int:
         return int(self.config.max_length)
 
-    def loss(self, rows: Tensor) -> Tensor:
-        """The mean loss of predicting each target of (sequences, length + 1) tokens from those before it."""
-        tokens, targets = inputs_and_targets(self._to_device(rows))
+    def loss(self, batch: Batch | Tensor) -> Tensor:
+        """Return the mean loss of predicting each target of a batch from the tokens before it."""
+        given = as_batch(batch)
+        there = Batch(self._to_device(given.windows), None if given.mask is None else self._to_device(given.mask))
         with self._computing():
-            return lm_loss(self._model, tokens, targets)
+            return split_auxiliary(lm_loss(self._model, there.tokens, there.targets))[0]
 
-    def mean_loss(self, batches: Iterable[Tensor]) -> float:
-        """A batch for which memory does not suffice is halved, and those after it too."""
+    def mean_loss(self, batches: Iterable[Batch | Tensor]) -> float:
+        """Return the nats per target. A batch for which memory does not suffice is halved, and those after it too."""
         nats, sequences = (torch.zeros((), dtype=torch.float64, device=self.device) for _ in range(2))
         most_rows = sys.maxsize
-        for batch in batches:
-            while len(batch):
-                rows = batch[:most_rows]
+        for each in batches:
+            batch = as_batch(each)
+            while batch.rows:
+                rows = batch.take(slice(most_rows))
                 try:
                     loss = self.loss(rows)
                 except torch.OutOfMemoryError:
-                    if len(rows) == 1:
+                    if rows.rows == 1:
                         raise
-                    most_rows = len(rows) // 2
+                    most_rows = rows.rows // 2
                     continue
                 # The sum stays on the device: reading it would wait for each batch.
-                targets = inputs_and_targets(rows)[1].to(self.device)
+                targets = rows.targets.to(self.device)
                 share = count_targets(targets).double() / targets.size(1)  # in whole sequences
                 nats, sequences = nats + weighted(loss.double(), share, targets), sequences + share
-                batch = batch[most_rows:]
+                batch = batch.take(slice(most_rows, None))
         return float(nats / sequences)
 
     def log_probs(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
@@ -92,9 +94,10 @@ class WholeModel:
 
     @property
     def packed_rows(self) -> RowLengths | None:
-        if not isinstance(self._model, Decoder):
+        model: Any = self._model
+        if not getattr(model, "takes_branches", False):
             return None
-        longest = min(self.window, self._model.cache_length)
+        longest = min(self.window, model.cache_length)
         return RowLengths(min(longest, PACKED_TOKENS.get(self.device.type, PACKED_TOKENS["cpu"])), longest)
 
     def row_length(self, tokens: int) -> int:

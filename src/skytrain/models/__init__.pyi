@@ -1,15 +1,30 @@
 from .agreement import adopt_model as adopt_model, check_model as check_model, read_hf_decoder as read_hf_decoder
 from .attention import Attention as Attention, KVCache as KVCache
 from .branches import Branches as Branches
-from .build import build_model as build_model, count_parameters as count_parameters, outline_model as outline_model
-from .decoder import Decoder as Decoder, InitialValues as InitialValues
+from .build import (
+    build_model as build_model,
+    count_parameters as count_parameters,
+    outline_model as outline_model,
+)
+from .decoder import (
+    Decoder as Decoder,
+    InitialValues as InitialValues,
+    TensorPlan as TensorPlan,
+    stage_layers as stage_layers,
+)
 from .device import (
     check_precision as check_precision,
     choose_device_type as choose_device_type,
     resolve_precision as resolve_precision,
 )
-from .fp8 import use_fp8 as use_fp8
-from .fused import Backend as Backend, Kernels as Kernels, fuse as fuse, fused_loss as fused_loss
+from .fp8 import Fp8Linear as Fp8Linear, Scaling as Scaling
+from .fused import (
+    Backend as Backend,
+    FusedStream as FusedStream,
+    Kernels as Kernels,
+    fused_block as fused_block,
+    fused_loss as fused_loss,
+)
 from .hf import FolderWeights as FolderWeights, load_hf_folder as load_hf_folder, save_hf_folder as save_hf_folder
 from .hf_causal_lm import HFCausalLM as HFCausalLM
 from .hf_form import explicit as explicit, hf_config as hf_config
@@ -20,23 +35,20 @@ from .kernels.cublaslt import cublaslt_available as cublaslt_available
 from .llmc import LlmcWeights as LlmcWeights, load_llmc as load_llmc, save_llmc as save_llmc
 from .loss import (
     LossSettings as LossSettings,
+    WithAuxiliary as WithAuxiliary,
     count_targets as count_targets,
     flops_per_token as flops_per_token,
+    join_auxiliary as join_auxiliary,
     lm_loss as lm_loss,
+    split_auxiliary as split_auxiliary,
     token_loss as token_loss,
     weighted as weighted,
 )
 from .parametrization import UpdateScales as UpdateScales, update_scales as update_scales
-from .places import Places as Places
 from .recompute import Recompute as Recompute, nothing_kept as nothing_kept, run_block as run_block
+from .rope import TokenPositions as TokenPositions
 from .safetensors_header import read_headers as read_headers
 from .safetensors_io import MAX_FILE_BYTES as MAX_FILE_BYTES
 from .sizes import describe_sizes as describe_sizes
 from .sources import find_weights as find_weights, is_pretrained as is_pretrained
-from .stages import DecoderStage as DecoderStage, stage_layers as stage_layers
-from .tensor_plans import (
-    TensorPlan as TensorPlan,
-    check_tensor_degree as check_tensor_degree,
-    tensor_plan as tensor_plan,
-)
 from .weights import load_pretrained as load_pretrained

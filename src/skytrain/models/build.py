@@ -18,7 +18,6 @@ from ..config import (
     load_class,
     make,
 )
-from ..planning import decoder_size
 from .decoder import Decoder
 from .hf_causal_lm import build_hf
 from .initialise import initialise
@@ -60,9 +59,8 @@ def outline_model(config: ModelConfig, seed: int, *, start_weights: bool = True)
 
 def count_parameters(model: nn.Module) -> int:
     """Count parameters as `skytrain models` and Hugging Face do: tied weights once, without vocabulary padding."""
-    if isinstance(model, Decoder):
-        return decoder_size(model.config).parameters
-    return sum(parameter.numel() for parameter in model.parameters())
+    own = getattr(model, "count_parameters", None)
+    return own() if callable(own) else sum(parameter.numel() for parameter in model.parameters())
 
 
 def _build_custom(config: CustomModelConfig, seed: int) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import torch
@@ -9,19 +10,42 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..config import DecoderConfig, SkytrainError
-from ..planning import decoder_flops_per_token
+from ..planning import decoder_flops_per_token, decoder_size
 from .attention import Attention, KVCache
 from .branches import Branches, branching_documents
-from .documents import Documents, documents_of, make_documents
-from .loss import LossSettings, head_loss
+from .documents import Documents, document_positions, make_documents
+from .loss import LossSettings, WithAuxiliary, head_loss, join_auxiliary, split_auxiliary
 from .norm import make_norm
 from .parametrization import multipliers
-from .places import Places
 from .recompute import Recompute, run_block
-from .rope import Rotation, rotation, rotation_at, stable_length
+from .rope import Rotation, TokenPositions, rotation, rotation_at, stable_length
 
 # A parameter's value by its name and shape, as a whole tensor on the CPU.
 InitialValues = Callable[[str, torch.Size], Tensor]
+
+# For each pattern of module names, how tensor parallelism divides those modules: see parallel/tensor.py. Outside attention
+# and MLP each rank holds a part of the sequence, so that norms and dropout are not computed twice.
+TensorPlan = dict[str, str]
+TENSOR_PLAN: TensorPlan = {
+    "embedding.tokens": "vocabulary",
+    "embedding": "divide",
+    "blocks.*.attention_norm": "sequence",
+    "blocks.*.attention": "gather",
+    # Rows of qkv are ordered by key-value group, so a contiguous split gives each rank whole groups.
+    "blocks.*.attention.qkv": "columns",
+    "blocks.*.attention.q_norm": "heads",
+    "blocks.*.attention.k_norm": "heads",
+    "blocks.*.attention.out": "rows",
+    "blocks.*.attention_post_norm": "sequence",
+    "blocks.*.mlp_norm": "sequence",
+    "blocks.*.mlp": "gather",
+    "blocks.*.mlp.gate": "columns",
+    "blocks.*.mlp.up": "columns",
+    "blocks.*.mlp.down": "rows",
+    "blocks.*.mlp_post_norm": "sequence",
+    "head.norm": "sequence",
+    "head.projection": "logits",
+}
 
 
 class Embedding(nn.Module):
@@ -68,8 +92,11 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)).
 
-    `post_norms` normalizes what is added, too; without `pre_norms` only that is normalized.
+    `post_norms` normalizes what is added, too; without `pre_norms` only that is normalized. A block with an auxiliary
+    loss sets `has_auxiliary_loss` and returns it beside its output.
     """
+
+    has_auxiliary_loss = False
 
     def __init__(self, config: DecoderConfig, layer: int) -> None:
         super().__init__()
@@ -88,7 +115,7 @@ class Block(nn.Module):
         rotation: Rotation | None = None,
         cache: KVCache | None = None,
         documents: Documents | None = None,
-    ) -> Tensor:
+    ) -> WithAuxiliary:
         added = self.attention(_apply(self.attention_norm, x_btd), rotation, cache, documents)
         x_btd = self.add(x_btd, _apply(self.attention_post_norm, added))
         added = self.mlp(_apply(self.mlp_norm, x_btd))
@@ -127,7 +154,15 @@ class Head(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embedding, blocks by number, head."""
+    """Embedding, blocks by number, head.
+
+    What it offers beyond the contract of any model (`docs/plug-a-model.md`) is asked for by name, never by its class:
+    stages, a tensor plan, rows of several texts, compiled blocks, less memory, a count of its parameters.
+    """
+
+    tensor_plan: TensorPlan = TENSOR_PLAN
+    takes_branches = True
+    loss_is_of_logits = True  # cross-entropy and z-loss: a mesh may compute it from logits that it holds in parts
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -137,10 +172,9 @@ class Decoder(nn.Module):
         self.head = Head(config)
         self.recompute: Recompute = "none"
         self.loss_settings = LossSettings()
-        self.separator: int | None = None  # the token that begins a document, where documents are kept apart
         # For a model on the meta device: what its parameters are set to once they are allocated.
         self.initial_values: InitialValues | None = None
-        self.places: Places | None = None  # where batches hold a part of each sequence; None: the whole
+        self.positions: TokenPositions | None = None  # where batches hold a part of each sequence; None: the whole
         self.tie()
 
     def tie(self) -> None:
@@ -154,43 +188,76 @@ class Decoder(nn.Module):
         cache: KVCache | None = None,
         *,
         targets_bt: Tensor | None = None,
+        document_starts_bt: Tensor | None = None,
         branches: Branches | None = None,
-    ) -> Tensor:
-        """Logits (B, T, padded vocabulary), or the loss where there are targets.
+    ) -> WithAuxiliary:
+        """Return logits (B, T, padded vocabulary), or the loss where there are targets.
 
-        With a cache the tokens continue those that it holds. With `branches` the rows hold texts that share prefixes,
-        and the logits (N, padded vocabulary) are those of the positions that it asks for.
+        With a cache the tokens continue those that it holds. With `document_starts_bt`, attention and positions stay
+        within documents. With `branches` the rows hold texts that share prefixes, and the logits (N, padded
+        vocabulary) are those of the positions that it asks for.
         """
+        x_btd, auxiliary = self.stream(tokens_bt, cache, document_starts_bt=document_starts_bt, branches=branches)
         if branches is not None:
-            return self.head(self.stream(tokens_bt, branches=branches).flatten(0, 1)[branches.asked_n])
-        if targets_bt is not None:
-            return head_loss(self.head, self.stream(tokens_bt), targets_bt, self.loss_settings, self.training)
-        return self.head(self.stream(tokens_bt, cache))
+            found = self.head(x_btd.flatten(0, 1)[branches.asked_n])
+        elif targets_bt is not None:
+            found = head_loss(self.head, x_btd, targets_bt, self.loss_settings, self.training)
+        else:
+            found = self.head(x_btd)
+        return join_auxiliary(found, auxiliary)
 
-    def stream(self, tokens_bt: Tensor, cache: KVCache | None = None, *, branches: Branches | None = None) -> Tensor:
-        """What the head reads: the residual stream after the last block."""
-        start = cache.length if cache else 0
-        length = tokens_bt.size(1)
+    def stream(
+        self,
+        tokens_bt: Tensor,
+        cache: KVCache | None = None,
+        *,
+        document_starts_bt: Tensor | None = None,
+        branches: Branches | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the residual stream after the last block and, in training, the sum of the blocks' auxiliary losses."""
+        start, length = (cache.length if cache else 0), tokens_bt.size(1)
         documents: Documents | None = None
         places_bt: Tensor | None = None
         if branches is not None:
-            documents = self._branching(branches)
-            places_bt = branches.places_bt
-        elif self.separator is not None and cache is None:
-            tokens_bt, ids_bt, places_bt = documents_of(tokens_bt, self.separator)
+            documents, places_bt = self._branching(branches), branches.places_bt
+        elif document_starts_bt is not None:
+            ids_bt, places_bt = document_positions(document_starts_bt)
             documents = self.documents(ids_bt)
-        if self.places is not None and cache is None:
-            length = self.places.length
-            places_bt = self.places.tensor(tokens_bt.device)[None]
+        if self.positions is not None and cache is None:
+            length, places_bt = self.positions.length, self.positions.tensor(tokens_bt.device)[None]
         x_btd = self.embedding(tokens_bt, start, places_bt)
-        turn = rotation(self.config, start, length, tokens_bt.device) if self.config.positions == "rope" else None
-        if turn is not None and places_bt is not None:
-            turn = rotation_at(turn, places_bt)
+        turn = _rotation(self.config, start, length, places_bt, tokens_bt.device)
+        auxiliary: Tensor | None = None
         for block in self.blocks.values():
-            x_btd = run_block(block, self.recompute, x_btd, turn, cache, documents)
+            x_btd, own = split_auxiliary(run_block(block, self.recompute, x_btd, turn, cache, documents))
+            if own is not None:
+                auxiliary = own if auxiliary is None else auxiliary + own
         if cache is not None:
             cache.length += length
-        return x_btd
+        return x_btd, auxiliary if self.training else None
+
+    def stage(self, layers: range, length: int, *, first: bool, last: bool) -> DecoderStage:
+        """Return a pipeline stage of these layers, for sequences of `length` tokens."""
+        return DecoderStage(self, layers, length, first=first, last=last).train(self.training)
+
+    def compile_blocks(self) -> None:
+        """Compile each block, for rows of one shape: worthwhile for many passes."""
+        for block in self.blocks.values():
+            block.compile(dynamic=False)
+
+    def save_memory(self, recompute: Recompute, settings: LossSettings) -> None:
+        """Set what blocks recompute in the backward pass, and how the loss is computed."""
+        self.recompute = recompute
+        self.loss_settings = settings
+
+    def count_parameters(self) -> int:
+        """Count parameters without the padding of the vocabulary, tied weights once."""
+        return decoder_size(self.config).parameters
+
+    @property
+    def has_auxiliary_loss(self) -> bool:
+        """Whether a block returns an auxiliary loss."""
+        return any(getattr(block, "has_auxiliary_loss", False) for block in self.blocks.values())
 
     def documents(self, ids_bt: Tensor) -> Documents:
         """What the layers need to stay within documents."""
@@ -207,16 +274,78 @@ class Decoder(nn.Module):
         """The longest sequence for which a cache holds what a pass over the whole would compute."""
         return stable_length(self.config)
 
-    def loss(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
-        """Mean cross-entropy in nats over the real vocabulary, in float32; in training with what `loss_settings` adds.
+    def loss(self, tokens_bt: Tensor, targets_bt: Tensor, document_starts_bt: Tensor | None = None) -> WithAuxiliary:
+        """Return the mean cross-entropy in nats over the real vocabulary, in float32.
 
-        By a call of the model itself: what is wrapped around it (FSDP gathers weights there) sees all of the work.
+        In training with what `loss_settings` adds, and beside the blocks' auxiliary loss where they have one. Calls the
+        model itself: what is wrapped around it (FSDP gathers weights there) sees all of the work.
         """
-        return self(tokens_bt, targets_bt=targets_bt)
+        return self(tokens_bt, targets_bt=targets_bt, document_starts_bt=document_starts_bt)
 
     def flops_per_token(self, sequence_length: int) -> int:
         """Forward and backward, counted as MFU counts them."""
         return decoder_flops_per_token(self.config, sequence_length)
+
+
+class DecoderStage(nn.Module):
+    """Consecutive blocks of a decoder, with the embedding in the first stage and the head in the last.
+
+    The first stage takes tokens, the others the output of the previous stage. `length` is the length of the whole
+    sequence, which a later stage cannot derive from its input: that may be only a part of the sequence.
+    """
+
+    def __init__(self, model: Decoder, layers: range, length: int, *, first: bool, last: bool) -> None:
+        super().__init__()
+        self.config = model.config
+        self.length = length
+        self.positions: TokenPositions | None = None  # as in Decoder
+        # Copied, so that stages on one device share no parameters: each is wrapped separately.
+        self.embedding = copy.deepcopy(model.embedding) if first else None
+        self.blocks = nn.ModuleDict({str(layer): copy.deepcopy(model.blocks[str(layer)]) for layer in layers})
+        self.head = copy.deepcopy(model.head) if last else None
+        # A stage without such blocks still passes on what the stages before it have added up.
+        self.passes_auxiliary_loss = model.has_auxiliary_loss
+
+    def forward(self, x: Tensor, auxiliary: Tensor | None = None) -> WithAuxiliary:
+        """Return the output and, in training, the sum (1,) of the auxiliary losses so far where blocks have one."""
+        places_bt = self.positions.tensor(x.device)[None] if self.positions is not None else None
+        if self.embedding is not None:
+            x = self.embedding(x, 0, places_bt)
+        turn = _rotation(self.config, 0, self.length, places_bt, x.device)
+        for block in self.blocks.values():
+            x, own = split_auxiliary(block(x, turn))
+            if own is not None:
+                auxiliary = own.reshape(1) if auxiliary is None else auxiliary + own
+        found = self.head(x) if self.head is not None else x
+        if not (self.passes_auxiliary_loss and self.training):
+            return found
+        return found, x.new_zeros(1, dtype=torch.float32) if auxiliary is None else auxiliary
+
+
+def stage_layers(layers: int, stages: int) -> list[range]:
+    """Assign consecutive layers to each stage, as evenly as possible.
+
+    If the counts differ, the first and last stages get fewer, since they also hold the embedding and the head.
+    """
+    assert 1 <= stages <= layers
+    each, more = divmod(layers, stages)
+    begin = (stages - more + 1) // 2  # stages with one extra layer are in the middle
+    found, start = [], 0
+    for stage in range(stages):
+        stop = start + each + (begin <= stage < begin + more)
+        found.append(range(start, stop))
+        start = stop
+    return found
+
+
+def _rotation(
+    config: DecoderConfig, start: int, length: int, places_bt: Tensor | None, device: torch.device
+) -> Rotation | None:
+    """Return the rotary angles of `length` positions from `start` on, or at given places; None for other positions."""
+    if config.positions != "rope":
+        return None
+    turn = rotation(config, start, length, device)
+    return turn if places_bt is None else rotation_at(turn, places_bt)
 
 
 def check_tokens(tokens_bt: Tensor, config: DecoderConfig, start: int = 0) -> None:

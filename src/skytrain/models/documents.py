@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..tokens import plain_tokens
-
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -45,13 +43,10 @@ def make_documents(ids_bt: Tensor, windows: Sequence[int | None], head_size: int
     return Documents(ids_bt, block_masks(ids_bt, windows))
 
 
-def documents_of(tokens_bt: Tensor, separator: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the tokens, the index of each token's document within its row, and its position in that document.
+def document_positions(starts_bt: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the index of each token's document within its row, and the token's position in that document.
 
-    A document starts with `separator`. One that starts without it has its first token v encoded as `~v`, and a
-    separator within a document is encoded as `separator + INSIDE`.
+    `starts_bt` is True where a document begins; what comes before the first start of a row is a document too.
     """
-    begins = (tokens_bt == separator) | (tokens_bt < 0)
-    here = torch.arange(tokens_bt.size(1), device=tokens_bt.device).expand_as(tokens_bt)
-    places = here - torch.where(begins, here, 0).cummax(dim=1).values
-    return plain_tokens(tokens_bt), begins.cumsum(dim=1), places
+    here = torch.arange(starts_bt.size(1), device=starts_bt.device).expand_as(starts_bt)
+    return starts_bt.cumsum(dim=1), here - torch.where(starts_bt, here, 0).cummax(dim=1).values

@@ -15,18 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .decoder import Decoder
-
 Scaling = Literal["tensorwise", "rowwise"]
-
-
-def use_fp8(model: Decoder, scaling: Scaling) -> None:
-    """Make the blocks' linear layers multiply in fp8. Embedding, head, names and parameters do not change."""
-    for block in model.blocks.values():
-        for module in block.modules():
-            if type(module) is nn.Linear:
-                module.__class__ = Fp8Linear
-                module.scaling = scaling  # type: ignore[assignment]
 
 
 class Fp8Linear(nn.Linear):

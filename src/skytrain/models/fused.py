@@ -8,7 +8,6 @@ the others train through torch.compile.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,8 +18,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..config import fused_model_problem
-from .decoder import Block, Decoder
-from .documents import Documents, documents_of
+from .decoder import Decoder
+from .documents import Documents, document_positions
 from .kernels import add_norm, bias_gelu, head_loss, linear, lookup, pack_qkv
 from .kernels.cross_entropy import reference as head_loss_reference
 from .kernels.gelu import reference as gelu_reference
@@ -65,8 +64,8 @@ class AttentionCall:
 
 
 # The residual stream, the output of the last branch, which is not yet added to it, and that branch's bias.
-Stream = tuple[Tensor, Tensor | None, Tensor | None]
-RunBlock = Callable[[Block, Tensor, Tensor | None, Tensor | None, FusedPass], Stream]
+FusedStream = tuple[Tensor, Tensor | None, Tensor | None]
+RunBlock = Callable[[Any, Tensor, Tensor | None, Tensor | None, FusedPass], FusedStream]
 
 
 def fused_loss(
@@ -76,6 +75,7 @@ def fused_loss(
     kernels: Kernels,
     dtype: torch.dtype = torch.bfloat16,
     run: RunBlock | None = None,
+    document_starts_bt: Tensor | None = None,
 ) -> Tensor:
     """Mean cross-entropy in nats, as `model.loss` gives it; without targets, logits over the real vocabulary.
 
@@ -85,10 +85,9 @@ def fused_loss(
     run = run or fused_block
     positions = model.embedding.positions
     assert positions is not None
-    documents = None
-    places_bt = None
-    if model.separator is not None:
-        tokens_bt, ids_bt, places_bt = documents_of(tokens_bt, model.separator)
+    documents, places_bt = None, None
+    if document_starts_bt is not None:
+        ids_bt, places_bt = document_positions(document_starts_bt)
         documents = model.documents(ids_bt)
     stream_dtype = torch.float32 if kernels.fp32_residual else dtype
     x = lookup(tokens_bt, model.embedding.tokens.weight, positions.weight, stream_dtype, places_bt)
@@ -96,7 +95,6 @@ def fused_loss(
     branch: Tensor | None = None
     bias: Tensor | None = None
     for block in model.blocks.values():
-        assert isinstance(block, Block)
         x, branch, bias = run(block, x, branch, bias, shared)
     x, y = _norm(kernels, model.head.norm, x, branch, bias)
     weight = model.head.projection.weight
@@ -109,29 +107,9 @@ def fused_loss(
     return head_loss_reference(y, weight, targets, vocab)
 
 
-def fuse(model: Decoder, kernels: Kernels, dtype: torch.dtype) -> None:
-    """Make `model(tokens, targets)` this loss and `model(tokens, None)` its logits.
-
-    Blocks are still called as modules, so that FSDP can gather the weights of one block at a time. A block's last bias is
-    used by the next block, so it is copied.
-    """
-
-    def forward(block: Block, *args: Any) -> Stream:
-        x, branch, bias = fused_block(block, *args)
-        assert bias is not None
-        return x, branch, bias.clone()
-
-    for block in model.blocks.values():
-        assert isinstance(block, Block)
-        block.forward = functools.partial(forward, block)  # type: ignore[assignment]
-    model.forward = functools.partial(  # type: ignore[method-assign]
-        fused_loss, model, kernels=kernels, dtype=dtype, run=lambda block, *args: block(*args)
-    )
-
-
 def fused_block(
-    block: Block, x_nd: Tensor, branch_nd: Tensor | None, bias_d: Tensor | None, shared: FusedPass
-) -> Stream:
+    block: Any, x_nd: Tensor, branch_nd: Tensor | None, bias_d: Tensor | None, shared: FusedPass
+) -> FusedStream:
     """One block: adds the branch before it to the stream, and returns its own last branch without adding it."""
     kernels = shared.kernels
     x, y = _norm(kernels, block.attention_norm, x_nd, branch_nd, bias_d)

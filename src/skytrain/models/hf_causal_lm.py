@@ -12,14 +12,23 @@ from torch import Tensor, nn
 
 from ..config import ConfigError, HFModelConfig, MissingExtra
 from ..planning import training_flops_per_token
-from .documents import documents_of
+from .documents import document_positions
 from .loss import LossSettings, head_loss, matmul_parameters, token_loss
+from .recompute import Recompute
 from .safetensors_header import read_headers
 
 SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 # Names that architectures use for the number of experts, and for the number of experts active per token.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ACTIVE_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k")
+# transformers' words for how a layer is divided, and ours (parallel/tensor.py).
+TENSOR_STYLES = {
+    "colwise": "columns",
+    "rowwise": "rows whole",
+    "colwise_gather_output": "columns whole",
+    "embedding_rowwise": "vocabulary",
+    "replicated_with_grad_allreduce": "heads",  # norms of queries and keys
+}
 CHECKED_TOKENS = 3  # tokens per document in the trial batches of the checks below
 
 
@@ -31,11 +40,16 @@ class HFCausalLM(nn.Module):
         self.config = config
         self.model = model
         self.loss_settings = LossSettings()
-        self.separator: int | None = None  # the token that starts a document; None: attention crosses documents
 
-    def forward(self, tokens_bt: Tensor, *, targets_bt: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens_bt: Tensor,
+        *,
+        targets_bt: Tensor | None = None,
+        document_starts_bt: Tensor | None = None,
+    ) -> Tensor:
         """Return the logits, or the loss if targets are given."""
-        inputs = self._inputs(tokens_bt)
+        inputs = _inputs(tokens_bt, document_starts_bt)
         if targets_bt is None:
             return self.model(**inputs).logits
         if self.loss_settings.chunk_tokens is None:
@@ -43,12 +57,12 @@ class HFCausalLM(nn.Module):
         body, head = self._body_and_head()
         return head_loss(head, body(**inputs).last_hidden_state, targets_bt, self.loss_settings, self.training)
 
-    def loss(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
+    def loss(self, tokens_bt: Tensor, targets_bt: Tensor, document_starts_bt: Tensor | None = None) -> Tensor:
         """Return the mean cross-entropy in nats; in training, plus the router loss and the terms of `loss_settings`.
 
         Calls the module itself, so that its forward hooks run (FSDP gathers the weights in them).
         """
-        return self(tokens_bt, targets_bt=targets_bt)
+        return self(tokens_bt, targets_bt=targets_bt, document_starts_bt=document_starts_bt)
 
     def _whole_loss(self, inputs: dict[str, Any], targets_bt: Tensor) -> Tensor:
         z_loss = self.loss_settings.z_loss if self.training else 0.0
@@ -63,13 +77,6 @@ class HFCausalLM(nn.Module):
     def router_loss_weight(self) -> float:
         """`router_aux_loss_coef` of a mixture-of-experts model; 0 for a model without a router loss."""
         return float(getattr(self.model, "router_aux_loss_coef", None) or 0.0)
-
-    def _inputs(self, tokens_bt: Tensor) -> dict[str, Any]:
-        if self.separator is None:
-            return {"input_ids": tokens_bt, "use_cache": False}
-        # transformers builds a mask that separates documents from positions that restart at 0; windows are respected.
-        tokens_bt, _, places_bt = documents_of(tokens_bt, self.separator)
-        return {"input_ids": tokens_bt, "position_ids": places_bt, "use_cache": False}
 
     def _body_and_head(self) -> tuple[nn.Module, nn.Module]:
         theirs: Any = self.model
@@ -105,11 +112,10 @@ class HFCausalLM(nn.Module):
 
         Not every transformers model uses the positions it is given.
         """
-        assert self.separator is not None
         document = torch.arange(CHECKED_TOKENS)[None]
-        document[:, 0] = self.separator
+        twice = torch.cat([document, document], dim=1)
         with _without_dropout(self):
-            both = self(torch.cat([document, document], dim=1))
+            both = self(twice, document_starts_bt=twice == 0)
             alone = self(document)
         if not _close(both[:, CHECKED_TOKENS:], alone):
             raise ConfigError(
@@ -117,6 +123,39 @@ class HFCausalLM(nn.Module):
                 f"{self.config.name} does not keep documents apart by their positions",
                 hint="try loader.separate_documents=false, or the built-in decoder",
             )
+
+    def save_memory(self, recompute: Recompute, settings: LossSettings) -> None:
+        """Set what blocks recompute in the backward pass, and how the loss is computed."""
+        if recompute == "full":
+            theirs: Any = self.model
+            theirs.gradient_checkpointing_enable({"use_reentrant": False})
+        self.loss_settings = settings
+        if settings.chunk_tokens:
+            self.check_chunks()
+
+    @property
+    def tensor_plan(self) -> dict[str, str] | None:
+        """Return transformers' plan in our words; None if there is none, or if it uses a style that we do not have."""
+        theirs: dict[str, str] = getattr(self.model, "tp_plan", None) or {}
+        known = set(theirs.values()) <= set(TENSOR_STYLES)
+        return {f"model.{name}": TENSOR_STYLES[word] for name, word in theirs.items()} if theirs and known else None
+
+    def check_tensor_degree(self, degree: int) -> None:
+        """Raise ConfigError if heads or MLP do not divide evenly among `degree` ranks."""
+        theirs: Any = self.model.config
+        heads = getattr(theirs, "num_attention_heads", None)
+        counts = {
+            "attention heads": heads,
+            "key-value heads": getattr(theirs, "num_key_value_heads", None) or heads,
+            "columns of the MLP": getattr(theirs, "intermediate_size", None),
+        }
+        for what, count in counts.items():
+            if isinstance(count, int) and count % degree:
+                raise ConfigError(
+                    "parallel.tensor",
+                    f"the {count} {what} of {self.config.name} do not divide among {degree} ranks",
+                    hint="choose a divisor, or parallel=fsdp, which divides any model",
+                )
 
     def flops_per_token(self, sequence_length: int) -> int:
         """Return the training FLOPs per token, counting only the experts that are active for a token.
@@ -129,6 +168,14 @@ class HFCausalLM(nn.Module):
         size = getattr(theirs, "head_dim", None) or (theirs.hidden_size // heads if heads else 0)
         products = matmul_parameters(self.model) - idle_expert_parameters(self.model)
         return training_flops_per_token(products, heads, size, [sequence_length] * layers)
+
+
+def _inputs(tokens_bt: Tensor, document_starts_bt: Tensor | None) -> dict[str, Any]:
+    if document_starts_bt is None:
+        return {"input_ids": tokens_bt, "use_cache": False}
+    # transformers builds a mask that separates documents from positions that restart at 0; windows are respected.
+    _, places_bt = document_positions(document_starts_bt)
+    return {"input_ids": tokens_bt, "position_ids": places_bt, "use_cache": False}
 
 
 def idle_expert_parameters(model: nn.Module) -> int:

@@ -14,8 +14,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..planning import training_flops_per_token
+from ..tokens import IGNORED_TARGET
 
-IGNORED = -100  # torch's default ignore_index: targets excluded from the loss
+# The output of a block, or the loss or logits of a model; in training with the auxiliary loss of its blocks (such as the
+# balance of a router) where they have one. It is a mean over tokens, and is averaged over micro-batches and ranks alike.
+WithAuxiliary = Tensor | tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -67,13 +70,13 @@ def _summed_loss(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
     logits, targets = logits.flatten(0, -2).float(), targets.flatten()
     loss = F.cross_entropy(logits, targets, reduction="sum")
     if z_loss:
-        loss = loss + z_loss * (logits.logsumexp(-1).square() * (targets != IGNORED)).sum()
+        loss = loss + z_loss * (logits.logsumexp(-1).square() * (targets != IGNORED_TARGET)).sum()
     return loss
 
 
 def count_targets(targets: Tensor) -> Tensor:
     """Count the targets that are not -100."""
-    return (targets != IGNORED).sum()
+    return (targets != IGNORED_TARGET).sum()
 
 
 def weighted(loss: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
@@ -81,10 +84,28 @@ def weighted(loss: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     return torch.where(count_targets(targets) > 0, loss, torch.zeros_like(loss)) * weight
 
 
-def lm_loss(model: nn.Module, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
-    """Return the model's own `loss(tokens, targets)` if it defines one, else the cross-entropy of its logits."""
+def lm_loss(
+    model: nn.Module, tokens_bt: Tensor, targets_bt: Tensor, document_starts_bt: Tensor | None = None
+) -> WithAuxiliary:
+    """Return the model's own `loss(tokens, targets)` if it defines one, else the cross-entropy of its logits.
+
+    `document_starts_bt` is passed on as the third argument where documents are separated.
+    """
     own = getattr(model, "loss", None)
-    return own(tokens_bt, targets_bt) if callable(own) else token_loss(model(tokens_bt), targets_bt)
+    starts = () if document_starts_bt is None else (document_starts_bt,)
+    if callable(own):
+        return own(tokens_bt, targets_bt, *starts)
+    return token_loss(model(tokens_bt, *starts), targets_bt)
+
+
+def split_auxiliary(output: WithAuxiliary) -> tuple[Tensor, Tensor | None]:
+    """Return what a block or a model computed, and the auxiliary loss that it returned with it, if any."""
+    return output if isinstance(output, tuple) else (output, None)
+
+
+def join_auxiliary(output: Tensor, auxiliary: Tensor | None) -> WithAuxiliary:
+    """Return the pair that `split_auxiliary` splits, or only the output where there is no auxiliary loss."""
+    return output if auxiliary is None else (output, auxiliary)
 
 
 def flops_per_token(model: nn.Module, sequence_length: int) -> int:

@@ -1,8 +1,9 @@
-"""Rotary positions, and the ways to extend them beyond the length that a model was trained for."""
+"""Positions of tokens: which ones a batch holds, rotary angles, and ways to extend them to longer sequences."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,8 +14,23 @@ from .yarn import yarn_magnitude
 Rotation = tuple[Tensor, Tensor]  # cos and sin, each (T, head size)
 
 
+@dataclass(frozen=True)
+class TokenPositions:
+    """The positions that a batch holds of each sequence, for batches that hold only a part of it."""
+
+    length: int  # tokens in the whole sequence
+    ranges: tuple[range, ...]
+
+    def tensor(self, device: torch.device) -> Tensor:
+        return torch.cat([torch.arange(each.start, each.stop, device=device) for each in self.ranges])
+
+    def cut(self, x_bt: Tensor) -> Tensor:
+        """Select these positions from whole sequences."""
+        return torch.cat([x_bt[:, each.start : each.stop] for each in self.ranges], dim=1)
+
+
 def rotation(config: DecoderConfig, start: int, length: int, device: torch.device) -> Rotation:
-    """cos and sin of the angles at positions start ... start + length - 1.
+    """Return cos and sin of the angles at positions start ... start + length - 1.
 
     Computed in each pass rather than kept in a buffer: it costs nothing beside one matrix product, and a model built on
     the meta device then holds nothing but parameters.
@@ -27,13 +43,13 @@ def rotation(config: DecoderConfig, start: int, length: int, device: torch.devic
 
 
 def rotation_at(whole: Rotation, places_bt: Tensor) -> Rotation:
-    """The angles at given positions, for all heads."""
+    """Return the angles at given positions, for all heads."""
     cos, sin = whole
     return cos[places_bt].unsqueeze(1), sin[places_bt].unsqueeze(1)
 
 
 def rotate(x_bhtq: Tensor, by: Rotation) -> Tensor:
-    """Turns each pair (i, i + Q/2) by its position's angle, in float32 as the angles are."""
+    """Turn each pair (i, i + Q/2) by its position's angle, in float32 as the angles are."""
     cos, sin = by
     first, second = x_bhtq.float().chunk(2, dim=-1)
     turned = torch.cat((-second, first), dim=-1)
@@ -41,13 +57,13 @@ def rotate(x_bhtq: Tensor, by: Rotation) -> Tensor:
 
 
 def stable_length(config: DecoderConfig) -> int:
-    """The length up to which angles do not depend on the length of the sequence, so that cached keys stay valid."""
+    """Return the length up to which angles do not depend on the length of the sequence, so that cached keys stay valid."""
     scaling = config.rope_scaling
     return scaling.original_length if isinstance(scaling, DynamicRope) else config.max_length
 
 
 def _frequencies(config: DecoderConfig, length: int, device: torch.device) -> tuple[Tensor, float]:
-    """Radians per position of each pair, and a factor on cos and sin."""
+    """Return the radians per position of each pair, and a factor on cos and sin."""
     assert config.rope_theta is not None
     size = config.head_width
     theta = config.rope_theta

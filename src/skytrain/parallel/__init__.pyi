@@ -1,4 +1,9 @@
-from .apply import Settings as Settings, blocks_of as blocks_of, parallelize as parallelize
+from .apply import (
+    Settings as Settings,
+    blocks_of as blocks_of,
+    parallelize as parallelize,
+    use_fp8 as use_fp8,
+)
 from .auto import (
     choose_layout as choose_layout,
     laid_out as laid_out,
@@ -17,5 +22,6 @@ from .lightning_internals import (
     recount_batches as recount_batches,
     start_at_step as start_at_step,
 )
+from .pipeline import Pipeline as Pipeline
 from .state import local_part_of as local_part_of
 from .strategy import MeshStrategy as MeshStrategy

@@ -1,10 +1,14 @@
-"""Makes a single-device model parallel: the one place for it, in one order."""
+"""Makes a single-device model parallel: the one place for it, in one order.
+
+Everything that replaces a part of a model is here: its attention, its blocks' forward passes, its linear layers.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,8 +16,18 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from ..config import ConfigError
-from ..models import Decoder, Kernels, Recompute, check_tensor_degree, fuse, run_block, tensor_plan
-from .context import Context, spread_context
+from ..models import (
+    Attention,
+    Fp8Linear,
+    FusedStream,
+    Kernels,
+    Recompute,
+    Scaling,
+    fused_block,
+    fused_loss,
+    run_block,
+)
+from .context import Context, attend_across
 from .pipeline import cut_stages
 from .state import tied_names
 from .tensor import divide_tensors
@@ -45,14 +59,15 @@ class Settings:
 def parallelize(
     model: nn.Module, mesh: DeviceMesh, settings: Settings, context: Context | None = None
 ) -> list[nn.Module]:
-    """The parts of `model` that this rank runs: the model itself, or its pipeline stages.
+    """Return the parts of `model` that this rank runs: the model itself, or its pipeline stages.
 
     The order matters. Stages come first, since everything else applies to what a rank holds. Tensor parallelism replaces
     weights, so it comes before anything refers to them. Context parallelism changes attention inside the blocks that
     activation checkpointing then wraps, and compilation sees the result. Sharding is last: its hooks gather a block's
     weights around all of that, outside the compiled code.
     """
-    plan = tensor_plan(model)
+    plan = getattr(model, "tensor_plan", None)
+    check_degree = getattr(model, "check_tensor_degree", None)
     pipelined = mesh["pipeline"].size() > 1
     parts: list[nn.Module] = cut_stages(model, mesh["pipeline"], settings) if pipelined else [model]
     for part in parts:
@@ -61,7 +76,8 @@ def parallelize(
                 raise ConfigError(
                     "parallel.tensor", f"{type(model).__name__} has no tensor plan", hint="use parallel=fsdp"
                 )
-            check_tensor_degree(part, mesh["tensor"].size())
+            if check_degree is not None:
+                check_degree(mesh["tensor"].size())
             tied = tied_names(part)
             divide_tensors(part, plan, mesh["tensor"])
             tie(part, tied)
@@ -69,7 +85,6 @@ def parallelize(
             spread_context(part, context)
         recompute(blocks_of(part), settings.recompute)
         if settings.kernels is not None:
-            assert isinstance(part, Decoder), "fused kernels are for the whole built-in decoder"
             fuse(part, settings.kernels, settings.dtype)
         elif settings.compile_blocks:
             compile_blocks(part)
@@ -77,15 +92,65 @@ def parallelize(
     return parts
 
 
+def spread_context(part: nn.Module, context: Context) -> None:
+    """Set the positions that a decoder, or a stage of one, holds, and make its attention reach the whole sequence."""
+    part.positions = context.positions  # type: ignore[assignment]
+    for module in part.modules():
+        if isinstance(module, Attention):
+            module.attend = _attend_across(module, context)  # type: ignore[method-assign]
+
+
+def _attend_across(attention: Attention, context: Context) -> Callable[..., torch.Tensor]:
+    alone, scale = attention.attend, attention.scale
+
+    # Communication stays outside compiled code.
+    @torch.compiler.disable
+    def attend(q_bhtq: torch.Tensor, k_bgtq: torch.Tensor, v_bgtq: torch.Tensor, documents: Any = None) -> torch.Tensor:
+        assert documents is None, "separate documents are not supported across ranks"
+        return attend_across(alone, q_bhtq, k_bgtq, v_bgtq, context, scale)
+
+    return attend
+
+
+def fuse(part: nn.Module, kernels: Kernels, dtype: torch.dtype) -> None:
+    """Make `part(tokens, targets)` the fused loss and `part(tokens, None)` its logits.
+
+    Blocks are still called as modules, so that FSDP can gather the weights of one block at a time. A block's last bias is
+    used by the next block, so it is copied.
+    """
+    model: Any = part
+    assert not model.has_auxiliary_loss, "fused kernels have no auxiliary loss"
+
+    def forward(block: Any, *args: Any) -> FusedStream:
+        x, branch, bias = fused_block(block, *args)
+        assert bias is not None
+        return x, branch, bias.clone()
+
+    for block in blocks_of(part):
+        block.forward = functools.partial(forward, block)
+    part.forward = functools.partial(
+        fused_loss, model, kernels=kernels, dtype=dtype, run=lambda block, *args: block(*args)
+    )
+
+
+def use_fp8(model: nn.Module, scaling: Scaling) -> None:
+    """Make the blocks' linear layers multiply in fp8. Embedding, head, names and parameters do not change."""
+    for block in blocks_of(model):
+        for module in block.modules():
+            if type(module) is nn.Linear:
+                module.__class__ = Fp8Linear
+                module.scaling = scaling  # type: ignore[assignment]
+
+
 def tie(part: nn.Module, tied: Mapping[str, str]) -> None:
-    """Ties each second name of a parameter to the first again: sharding has given them separate storage."""
+    """Tie each second name of a parameter to the first again: sharding has given them separate storage."""
     for again, first in tied.items():
         owner, _, leaf = again.rpartition(".")
         setattr(part.get_submodule(owner), leaf, part.get_parameter(first))
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The repeated layers: the model's `blocks`, or else its longest list of modules (Hugging Face's `layers`)."""
+    """Return the repeated layers: the model's `blocks`, or else its longest list of modules (Hugging Face's `layers`)."""
     own = getattr(model, "blocks", None)
     if isinstance(own, nn.ModuleDict):
         return list(own.values())
@@ -94,14 +159,14 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 
 
 def recompute(blocks: Iterable[nn.Module], how: Recompute) -> None:
-    """Adds activation checkpointing. It replaces `forward`, so that parameters keep their names."""
+    """Add activation checkpointing. It replaces `forward`, so that parameters keep their names."""
     if how != "none":
         for block in blocks:
             block.forward = functools.partial(run_block, block.forward, how)
 
 
 def compile_blocks(part: nn.Module) -> None:
-    """Compiles each block separately: they share the compiled code, and the sharding hooks are not traced.
+    """Compile each block separately: they share the compiled code, and the sharding hooks are not traced.
 
     `forward` is replaced and the module not wrapped, so that parameters keep their names.
     """
@@ -111,7 +176,7 @@ def compile_blocks(part: nn.Module) -> None:
 
 
 def shard(part: nn.Module, mesh: DeviceMesh, settings: Settings, *, reshard: bool) -> None:
-    """Applies FSDP2 to each block and to the rest, HSDP with replicas; for a single rank too.
+    """Apply FSDP2 to each block and to the rest, HSDP with replicas; for a single rank too.
 
     So there is one path for precision, accumulation and clipping. Ranks that share sequences hold the same weights and
     shard them too: the mesh's shard dimension includes both. In a pipeline a block stays gathered from its first forward to

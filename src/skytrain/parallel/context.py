@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..models import Attention, Places, count_targets, nothing_kept, weighted
+from ..models import TokenPositions, count_targets, nothing_kept, weighted
 from .attention_parts import (
     AttentionPart,
     AttentionSettings,
@@ -48,7 +48,7 @@ class Context:
 
     group: dist.ProcessGroup
     method: str
-    places: Places
+    positions: TokenPositions
 
     @property
     def rank(self) -> int:
@@ -63,9 +63,8 @@ class Context:
 
         Ranks may have different numbers of targets that count, or none.
         """
-        part = self.places.cut(targets_bt)
-        mine = count_targets(part)
-        everyone = count_targets(targets_bt)
+        part = self.positions.cut(targets_bt)
+        mine, everyone = count_targets(part), count_targets(targets_bt)
         return weighted(compute(part), mine * self.size / everyone.clamp(min=1), part)
 
 
@@ -79,39 +78,25 @@ def join_context(mesh: DeviceMesh, size: int, method: str, length: int) -> Conte
         if dist.get_rank() in members:
             mine = group
     assert mine is not None
-    return Context(mine, method, places_of(method, length, mine.rank(), size))
+    return Context(mine, method, positions_of(method, length, mine.rank(), size))
 
 
-def places_of(method: str, length: int, rank: int, size: int) -> Places:
+def positions_of(method: str, length: int, rank: int, size: int) -> TokenPositions:
     pieces = PIECES[method] * size
     each = length // pieces
     mine = [rank] if PIECES[method] == 1 else [rank, pieces - 1 - rank]
-    return Places(length, tuple(range(i * each, (i + 1) * each) for i in mine))
+    return TokenPositions(length, tuple(range(i * each, (i + 1) * each) for i in mine))
 
 
-def spread_context(part: nn.Module, context: Context) -> None:
-    """Sets the positions that a decoder, or a stage of one, holds, and makes its attention reach the whole sequence."""
-    part.places = context.places  # type: ignore[assignment]
-    for module in part.modules():
-        if isinstance(module, Attention):
-            module.attend = _attend(module, context)  # type: ignore[method-assign]
-
-
-def _attend(attention: Attention, context: Context) -> Callable[..., Tensor]:
-    alone = attention.attend
-    scale = attention.scale
-
-    # Communication stays outside compiled code.
-    @torch.compiler.disable
-    def attend(q_bhtq: Tensor, k_bgtq: Tensor, v_bgtq: Tensor, documents_bt: Tensor | None = None) -> Tensor:
-        assert documents_bt is None, "separate documents are not supported across ranks"
-        if context.method == "ulysses":
-            return _exchange_heads(alone, q_bhtq, k_bgtq, v_bgtq, context.group)
-        function = RingAttention if context.method == "ring" else GatherAttention
-        with nothing_kept():
-            return function.apply(q_bhtq, k_bgtq, v_bgtq, context.group, scale)
-
-    return attend
+def attend_across(
+    alone: Callable[..., Tensor], q_bhtq: Tensor, k_bgtq: Tensor, v_bgtq: Tensor, context: Context, scale: float
+) -> Tensor:
+    """Attend from this rank's queries to the keys of whole sequences; `alone` is attention on one rank."""
+    if context.method == "ulysses":
+        return _exchange_heads(alone, q_bhtq, k_bgtq, v_bgtq, context.group)
+    function = RingAttention if context.method == "ring" else GatherAttention
+    with nothing_kept():
+        return function.apply(q_bhtq, k_bgtq, v_bgtq, context.group, scale)
 
 
 def rows_and_keys(rank: int, source: int, length: int) -> tuple[slice, slice]:

@@ -60,6 +60,7 @@ class ZeroStrategy(DeepSpeedBase):
         self.settings = settings
         self._linear = nn.functional.linear
         self._saves = 0
+        self.adapted_optimizer: Callable[..., torch.optim.Optimizer] | None = None  # asked for by the module
         self._group: Any = None  # over the CPU, for checkpoints
 
     # Lightning's own versions are for GPUs, and create the process group.
@@ -116,9 +117,7 @@ class ZeroStrategy(DeepSpeedBase):
         groups = state.names_in_groups(outline, dict(model.named_parameters()))
         exact = self._exact_weights(model)
         self._give_weights(model)
-        module.build_optimizer = lambda *, fused: self._optimizer(outline, groups, model, fused)
-        # The engine clips within its step, and the norm is known after it.
-        module.configure_gradient_clipping = _do_nothing
+        self.adapted_optimizer = lambda *, fused: self._optimizer(outline, groups, model, fused)
         set_module_device(module, self.root_device)  # read when the optimizer is created
         super().setup(trainer)
         if self.settings.bf16:
@@ -202,6 +201,11 @@ class ZeroStrategy(DeepSpeedBase):
         return found
 
     # Steps.
+
+    @property
+    def clips_gradients(self) -> bool:
+        """Whether the strategy clips gradients itself: the engine does within its step, and knows the norm after it."""
+        return True
 
     def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
         # Lightning has divided the loss by the micro-batches of a step; the engine would do so again.

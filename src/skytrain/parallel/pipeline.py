@@ -19,7 +19,7 @@ from torch.distributed.pipelining.schedules import (
 )
 
 from ..config import ConfigError
-from ..models import Decoder, DecoderStage, count_targets, stage_layers, weighted
+from ..models import WithAuxiliary, count_targets, split_auxiliary, stage_layers, weighted
 from .clip import local_part
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ SCHEDULES: dict[str, Any] = {
 
 
 def stages_of_rank(schedule: str, ranks: int, rank: int) -> tuple[list[int], int]:
-    """The stages that a rank of the pipeline holds, and how many there are in all."""
+    """Return the stages that a rank of the pipeline holds, and how many there are in all."""
     if schedule == "zbv":  # a V: the rank of the first stage has the last one too
         return [rank, 2 * ranks - 1 - rank], 2 * ranks
     if schedule == "interleaved-1f1b":
@@ -43,28 +43,23 @@ def stages_of_rank(schedule: str, ranks: int, rank: int) -> tuple[list[int], int
 
 
 def cut_stages(model: nn.Module, mesh: DeviceMesh, settings: Settings) -> list[nn.Module]:
-    """This rank's stages of the model, in order."""
-    if not isinstance(model, Decoder):
+    """Return this rank's stages of the model, in order."""
+    whole: Any = model
+    if not hasattr(whole, "stage"):
         raise ConfigError("parallel.pipeline", f"{type(model).__name__} cannot be split into stages")
     mine, count = stages_of_rank(settings.schedule, mesh.size(), mesh.get_local_rank())
-    layers = stage_layers(model.config.layers, count)
-    return [
-        DecoderStage(model, layers[i], settings.sequence_length, first=i == 0, last=i == count - 1).train(
-            model.training
-        )
-        for i in mine
-    ]
+    layers = stage_layers(whole.config.layers, count)
+    return [whole.stage(layers[i], settings.sequence_length, first=i == 0, last=i == count - 1) for i in mine]
 
 
 class StageParts(nn.Module):
     """The stages of one rank as one module. Parameters have their names in the whole model."""
 
-    def __init__(self, stages: list[nn.Module], whole: Decoder) -> None:
+    def __init__(self, stages: list[Any]) -> None:
         super().__init__()
-        self.config = whole.config
+        self.config = stages[0].config
         self.blocks = nn.ModuleDict()
         for stage in stages:
-            assert isinstance(stage, DecoderStage)
             self.blocks.update(dict(stage.blocks.items()))
             for name in ("embedding", "head"):
                 if getattr(stage, name) is not None:
@@ -72,15 +67,19 @@ class StageParts(nn.Module):
 
 
 class Pipeline:
-    """Runs this rank's stages over a batch, forward and backward, by a schedule."""
+    """Runs this rank's stages over a batch, forward and backward, by a schedule.
+
+    `loss` is that of logits and targets, `auxiliary` the auxiliary loss of all ranks that share the stages' tokens.
+    """
 
     def __init__(
         self,
-        stages: list[nn.Module],
+        stages: list[Any],
         mesh: DeviceMesh,
         settings: Settings,
         device: torch.device,
         loss: Callable[..., Tensor],
+        auxiliary: Callable[[Tensor], Tensor],
     ) -> None:
         self._group = mesh["pipeline"].get_group()
         self._settings = settings
@@ -91,8 +90,10 @@ class Pipeline:
         self._first = 0 in indices
         self._last = count - 1 in indices
         self._loss = loss
+        self._auxiliary = auxiliary
         self._weight: float | Tensor = 1.0  # of a micro-batch's mean loss, or of each of its targets
-        self._between = (settings.part_length // tensor, _width(stages[0]))
+        self._equal_weight = 1.0  # of a micro-batch's auxiliary loss
+        self._between = (settings.part_length // tensor, stages[0].config.width)
         self._holder = {i: r for r in range(ranks) for i in stages_of_rank(settings.schedule, ranks, r)[0]}
         self._stages = [
             PipelineStage(
@@ -109,19 +110,23 @@ class Pipeline:
             scale_grads=False,
         )
 
-    def _scaled_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def _scaled_loss(self, output: WithAuxiliary, targets: Tensor) -> Tensor:
+        logits, auxiliary = split_auxiliary(output)
         loss = self._loss(logits, targets)
         if isinstance(self._weight, float):
-            return loss * self._weight
-        return weighted(loss, self._weight * count_targets(targets), targets)
+            loss = loss * self._weight
+        else:
+            loss = weighted(loss, self._weight * count_targets(targets), targets)
+        return loss if auxiliary is None else loss + self._auxiliary(auxiliary.squeeze()) * self._equal_weight
 
     def train(self, tokens: Tensor, targets: Tensor, runs: int, share: Tensor | None = None) -> Tensor:
-        """Computes gradients of the mean loss, divided by the `runs` of a step; returns that mean on every rank.
+        """Compute gradients of the mean loss, divided by the `runs` of a step; return that mean on every rank.
 
         `share` is the weight of this run's mean in the step's, if runs have different numbers of targets.
         """
+        self._equal_weight = 1.0 / (self._settings.micro_batches * runs)
         if share is None:
-            self._weight = 1.0 / (self._settings.micro_batches * runs)
+            self._weight = self._equal_weight
             whole: float | Tensor = runs
         else:
             self._weight = share / (count_targets(targets).clamp(min=1) * runs)
@@ -131,7 +136,7 @@ class Pipeline:
         return self._everywhere(torch.stack(losses).sum().detach() * whole if self._last else None, tokens.device)
 
     def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of a batch of any number of rows, on every rank; forward only.
+        """Return the mean loss of a batch of any number of rows, on every rank; forward only.
 
         torch's schedules are not used: with two neighbouring stages on a rank they need a backward pass.
         """
@@ -145,9 +150,8 @@ class Pipeline:
         return total
 
     def logits(self, rows: Tensor) -> Tensor | None:
-        """The forward pass of at most one micro-batch through all ranks; None on ranks without the last stage."""
-        x = rows
-        logits = None
+        """Return the logits of at most one micro-batch; None on ranks without the last stage."""
+        x, logits = rows, None
         for stage in self._stages:
             if not stage.is_first and not self._holds(stage.stage_index - 1):
                 shape = (len(rows), *self._between)
@@ -175,24 +179,20 @@ class Pipeline:
         return loss
 
 
-def _width(part: nn.Module) -> int:
-    assert isinstance(part, DecoderStage)
-    return part.config.width
+def _examples(part: Any, index: int, count: int, settings: Settings, tensor: int) -> tuple[Any, Any]:
+    """Return example inputs and outputs of a stage. Without them torch would run it once more to find the shapes."""
+    batch, length, width = settings.micro_batch, settings.part_length, part.config.width
 
+    def example(*shape: int, dtype: torch.dtype = settings.dtype) -> Tensor:
+        return torch.empty(*shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)
 
-def _examples(part: nn.Module, index: int, count: int, settings: Settings, tensor: int) -> tuple[Tensor, Tensor]:
-    """Example input and output of a stage. Without them torch would run it once more to find the shapes."""
-    assert isinstance(part, DecoderStage)
-    batch, length, width = settings.micro_batch, settings.part_length, _width(part)
-
-    def between() -> Tensor:
-        return torch.empty(batch, length // tensor, width, dtype=settings.dtype, device="meta", requires_grad=True)
-
-    tokens = torch.empty(batch, length, dtype=torch.long, device="meta")
-    logits = torch.empty(
-        batch, length, part.config.padded_vocab, dtype=settings.dtype, device="meta", requires_grad=True
-    )
-    return tokens if index == 0 else between(), logits if index == count - 1 else between()
+    tokens = example(batch, length, dtype=torch.long)
+    between = example(batch, length // tensor, width)
+    logits = example(batch, length, part.config.padded_vocab)
+    # A stage passes on the auxiliary losses of the stages up to it; the first one is given none.
+    auxiliary = (example(1, dtype=torch.float32),) if part.passes_auxiliary_loss else ()
+    inputs = (tokens,) if index == 0 else (between, *auxiliary)
+    return inputs, (logits if index == count - 1 else between, *auxiliary)
 
 
 class TiedWeights:

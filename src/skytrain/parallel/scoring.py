@@ -39,7 +39,7 @@ class SharedScores:
         if local is not None:
             part = self._part(local)
             columns = part.logits_btv[..., : max(0, self.vocab_size - part.start)]
-            row = (self._places(shape_bt[1]) == position).nonzero()
+            row = (self._positions(shape_bt[1]) == position).nonzero()
             if len(row):
                 whole[:, part.start : part.start + columns.size(-1)] = columns[:, int(row[0, 0])].float()
         for group in (self.mesh["tensor"].get_group(), *self._groups()):
@@ -50,7 +50,7 @@ class SharedScores:
         """Two values for each target of the whole sequences: its log-probability, and how far it is below the likeliest."""
         whole = torch.zeros(2, *targets_bt.shape, device=targets_bt.device)
         if local is not None:
-            places = self._places(targets_bt.size(1)).to(targets_bt.device)
+            places = self._positions(targets_bt.size(1)).to(targets_bt.device)
             whole[:, :, places] = self._divided_scores(self._part(local), targets_bt[:, places])
         for group in self._groups():
             dist.all_reduce(whole, group=group)
@@ -77,9 +77,9 @@ class SharedScores:
         each = -(-local.size(-1) // tensor.size())  # DTensor gives all ranks but the last the same number
         return VocabularyPart(local.to_local(), each * tensor.get_local_rank())
 
-    def _places(self, length: int) -> Tensor:
+    def _positions(self, length: int) -> Tensor:
         """The positions of the sequence that this rank holds."""
-        return torch.arange(length) if self.context is None else self.context.places.tensor(torch.device("cpu"))
+        return torch.arange(length) if self.context is None else self.context.positions.tensor(torch.device("cpu"))
 
     def _groups(self) -> list[dist.ProcessGroup]:
         """The groups whose ranks hold other positions, or no logits."""

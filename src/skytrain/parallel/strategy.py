@@ -21,8 +21,17 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.distributed.tensor.parallel import loss_parallel
 
-from ..models import Decoder, InitialValues, LossSettings, lm_loss, token_loss
+from ..models import (
+    InitialValues,
+    LossSettings,
+    WithAuxiliary,
+    join_auxiliary,
+    lm_loss,
+    split_auxiliary,
+    token_loss,
+)
 from ..planning import Mesh
+from ..tokens import Batch
 from . import state
 from .apply import Settings, parallelize
 from .by_name import StateByName
@@ -38,9 +47,6 @@ from .lightning_internals import (
 )
 from .pipeline import Pipeline, StageParts, TiedWeights
 from .scoring import SharedScores
-
-# Ranks that share sequences shard the state too: "shard" includes the context dimension, as its inner part.
-DIMENSIONS = ("pipeline", "replicate", "shard", "tensor")
 
 
 class MeshStrategy(StateByName, ParallelStrategy):
@@ -81,10 +87,11 @@ class MeshStrategy(StateByName, ParallelStrategy):
     def setup_environment(self) -> None:
         super().setup_environment()
         set_rank_zero(self.global_rank)
-        spec = self.spec
-        settings = self.settings
-        degrees = (spec.pipeline, spec.replicate, spec.shard * spec.context, spec.tensor)
-        self.mesh: DeviceMesh = init_device_mesh(self.root_device.type, degrees, mesh_dim_names=DIMENSIONS)
+        spec, settings = self.spec, self.settings
+        degrees = spec.device_degrees
+        self.mesh: DeviceMesh = init_device_mesh(
+            self.root_device.type, tuple(degrees.values()), mesh_dim_names=tuple(degrees)
+        )
         if spec.context > 1:
             self.context = join_context(self.mesh, spec.context, settings.context_method, settings.sequence_length)
 
@@ -140,8 +147,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
                 state.allocate(part, torch.device("cpu") if self.settings.cpu_offload else self.root_device)
         pipelined = self.spec.pipeline > 1
         if pipelined:
-            assert isinstance(whole, Decoder)
-            module.model = StageParts(self._parts, whole)
+            module.model = StageParts(self._parts)
         if from_meta:
             value: InitialValues | None = getattr(whole, "initial_values", None)
             assert value is not None, "a model on the meta device needs initial values"
@@ -149,14 +155,14 @@ class MeshStrategy(StateByName, ParallelStrategy):
         if self.settings.compile_blocks:
             self._loss = torch.compile(token_loss, dynamic=False)
         if pipelined:
-            self.pipeline = Pipeline(self._parts, self.mesh, self.settings, self.root_device, self._plain_loss)
+            self.pipeline = Pipeline(
+                self._parts, self.mesh, self.settings, self.root_device, self._plain_loss, self._auxiliary_loss
+            )
             named = self._named()
             self._tied = [
                 TiedWeights(named.get(first), named.get(again), self.mesh, self.settings.schedule)
                 for again, first in self._same.items()
             ]
-            # The schedule runs forward and backward in the training step, after which Lightning would clear gradients.
-            module.optimizer_zero_grad = _do_nothing
         set_module_device(module, self.root_device)
 
     def _named(self) -> dict[str, nn.Parameter]:
@@ -172,33 +178,75 @@ class MeshStrategy(StateByName, ParallelStrategy):
         return self._own_loss(compute, targets)
 
     def _own_loss(self, compute: Callable[[Tensor], Tensor], targets: Tensor) -> Tensor:
-        """The loss of this rank's part of the targets; its mean over ranks is the loss of the batch."""
+        """Return the loss of this rank's part of the targets; its mean over ranks is the loss of the batch."""
         return compute(targets) if self.context is None else self.context.loss(compute, targets)
 
-    def compute_loss(self, model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
+    def _auxiliary_loss(self, own: Tensor) -> Tensor:
+        """Return the mean of the blocks' auxiliary loss over ranks that divide a sequence in tensor-parallel regions.
+
+        Its gradient is this rank's part of that mean: the gradients of what precedes are summed over these ranks.
+        """
+        if isinstance(own, DTensor):
+            return own.full_tensor()
+        if self.spec.tensor == 1:
+            return own
+        part = own / self.spec.tensor
+        whole = part.detach().clone()
+        dist.all_reduce(whole, group=self.mesh["tensor"].get_group())
+        return part + (whole - part.detach())
+
+    def compute_loss(self, model: nn.Module, batch: Batch) -> WithAuxiliary:
+        """Return the loss of a micro-batch, and the blocks' auxiliary loss where they have one.
+
+        A pipeline has run all of its micro-batches forward and backward when this returns.
+        """
+        tokens, targets = batch.tokens, batch.targets
         if self.context is not None:
-            tokens = self.context.places.cut(tokens)
+            tokens = self.context.positions.cut(tokens)
         if self.settings.kernels is not None:
-            return model(tokens, targets)
-        if self.pipeline is None:
-            compiled = self.settings.compile_blocks and isinstance(model, Decoder)
-            if self.spec.tensor > 1 or (compiled and self._loss_settings.chunk_tokens is None):
-                return self._plain_loss(model(tokens), targets)
-            return self._own_loss(lambda own: lm_loss(model, tokens, own), targets)
-        if not self._module.training:
-            return self.pipeline.evaluate(tokens, targets)
-        runs = self._module.trainer.accumulate_grad_batches
-        return self.pipeline.train(tokens, targets, runs, self._module.share_of_step(targets))
+            return model(tokens, targets, document_starts_bt=batch.document_starts)
+        if self.pipeline is not None:
+            if not self._module.training:
+                return self.pipeline.evaluate(tokens, targets)
+            runs = self._module.trainer.accumulate_grad_batches
+            share = None if self._module.targets_in_step() is None else self._module.share_of_step(targets)
+            return self.pipeline.train(tokens, targets, runs, share)
+        starts = () if batch.document_starts is None else (batch.document_starts,)
+        compiled = self.settings.compile_blocks and getattr(model, "loss_is_of_logits", False)
+        if self.spec.tensor > 1 or (compiled and self._loss_settings.chunk_tokens is None):
+            named = {} if batch.document_starts is None else {"document_starts_bt": batch.document_starts}
+            logits, auxiliary = split_auxiliary(model(tokens, **named))
+            return self._with_auxiliary(self._plain_loss(logits, targets), auxiliary)
+        own_auxiliary: list[Tensor | None] = []
+
+        def compute(own_targets: Tensor) -> Tensor:
+            loss, auxiliary = split_auxiliary(lm_loss(model, tokens, own_targets, *starts))
+            own_auxiliary.append(auxiliary)
+            return loss
+
+        loss = self._own_loss(compute, targets)
+        return self._with_auxiliary(loss, own_auxiliary[0])
+
+    def _with_auxiliary(self, loss: Tensor, auxiliary: Tensor | None) -> WithAuxiliary:
+        return join_auxiliary(loss, None if auxiliary is None else self._auxiliary_loss(auxiliary))
+
+    @property
+    def clears_gradients(self) -> bool:
+        """Whether the strategy clears gradients itself.
+
+        A pipeline computes them in the training step, after which Lightning would clear them.
+        """
+        return self.pipeline is not None
 
     # Scores for evaluators: forward only, on all ranks together, for whole sequences in any number of rows.
 
     def target_scores(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
-        """Of each target its log-probability after the tokens up to its position, and how far it is below the likeliest."""
+        """Return each target's log-probability and its gap to the argmax, after the tokens up to its position."""
         rows = zip(*(x.split(self.settings.micro_batch) for x in (tokens_bt, targets_bt)), strict=True)
         return torch.cat([self._scores.targets(self._logits(tokens), targets) for tokens, targets in rows], dim=1)
 
     def logits_at(self, tokens_bt: Tensor, position: int) -> Tensor:
-        """Logits (B, vocabulary) of one position."""
+        """Return the logits (B, vocabulary) of one position."""
         parts = tokens_bt.split(self.settings.micro_batch)
         return torch.cat([self._scores.logits_at(self._logits(part), position, part.shape) for part in parts])
 
@@ -207,9 +255,9 @@ class MeshStrategy(StateByName, ParallelStrategy):
         return SharedScores(self.mesh, self.context, self._module.model.config.vocab_size)
 
     def _logits(self, tokens_bt: Tensor) -> Tensor | None:
-        """This rank's part of the logits; None without the last pipeline stage."""
+        """Return this rank's part of the logits; None without the last pipeline stage."""
         if self.context is not None:
-            tokens_bt = self.context.places.cut(tokens_bt)
+            tokens_bt = self.context.positions.cut(tokens_bt)
         if self.pipeline is not None:
             return self.pipeline.logits(tokens_bt)
         model = self._module.model
@@ -254,7 +302,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
         return clip_gradients(parameters, limit, stage_ranks=stage_ranks, repeated=copies)
 
     def on_validation_end(self) -> None:
-        """Reshards weights, some of which stay gathered when no backward pass follows."""
+        """Reshard weights, some of which stay gathered when no backward pass follows."""
         self._reshard()
 
     def _reshard(self) -> None:
@@ -271,7 +319,3 @@ class MeshStrategy(StateByName, ParallelStrategy):
     def lightning_module_state_dict(self) -> dict[str, Any]:
         self._reshard()
         return super().lightning_module_state_dict()
-
-
-def _do_nothing(*_: Any, **__: Any) -> None:
-    return

@@ -1,4 +1,15 @@
-"""Tensor parallelism by a model's plan: what each word of the plan does to a module."""
+"""Tensor parallelism by a model's plan (`model.tensor_plan`): what each word of the plan does to a module.
+
+columns     a linear layer sharded by outputs; takes the whole sequence, returns this rank's outputs
+rows        a linear layer sharded by inputs; takes this rank's inputs, returns the sum, scattered over the sequence
+vocabulary  an embedding sharded by rows; takes and returns whole sequences
+logits      the last linear layer sharded by outputs; takes a part of the sequence, returns sharded logits
+sequence    a layer over features, with replicated weights, on this rank's part of the sequence
+heads       a norm within each head, on this rank's heads
+rows whole, columns whole   as above, but the output is replicated on every rank
+gather      the module's first input is gathered to the whole sequence
+divide      the module's output is scattered: each rank keeps its part of the sequence
+"""
 
 from __future__ import annotations
 
@@ -75,7 +86,7 @@ STYLES: dict[str, Callable[[], ParallelStyle]] = {
 
 
 def divide_tensors(part: nn.Module, plan: TensorPlan, mesh: DeviceMesh) -> None:
-    """Shards the modules of a model, or of one of its stages, over a one-dimensional mesh."""
+    """Shard the modules of a model, or of one of its stages, over a one-dimensional mesh."""
     for word in plan.values():
         if word not in STYLES:
             raise SkytrainError(f"tensor plan: {word!r} is not one of {', '.join(STYLES)}")

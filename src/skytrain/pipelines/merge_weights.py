@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ..config import Config, ModelConfig, build
 from ..evaluation import HeldOut, WholeModel, evaluate_loss, window_log_likelihoods
@@ -15,6 +14,7 @@ from ..merging import FoundWeights, MergeInput, MergeMethod, MergePlan, greedy_s
 from ..models import build_model, choose_device_type
 from ..runs import Reporter
 from ..storage import Store
+from ..tokens import Batch
 from .evaluate import EvaluatedModel, open_held_out, token_limit
 
 SAMPLE_WINDOWS = 100  # of a posterior
@@ -74,8 +74,8 @@ def sample_posterior(taster: SoupTaster, held_out: HeldOut, labels: Sequence[str
     return posterior_weights(labels, torch.stack(found))
 
 
-def sample_windows(held_out: HeldOut) -> Iterator[Tensor]:
+def sample_windows(held_out: HeldOut) -> Iterator[Batch]:
     count = held_out.windows if held_out.max_tokens else min(held_out.windows, SAMPLE_WINDOWS)
     for first in range(0, count, held_out.batch):
         windows = np.arange(first, min(first + held_out.batch, count))
-        yield torch.from_numpy(held_out.split.batch(windows, held_out.sequence_length))
+        yield held_out.split.batch(windows, held_out.sequence_length)

@@ -1,3 +1,4 @@
+from .batch import IGNORED_TARGET as IGNORED_TARGET, Batch as Batch, as_batch as as_batch
 from .blend import Blend as Blend, Shuffle as Shuffle
 from .byte_level import ByteLevelBPE as ByteLevelBPE, train_bpe as train_bpe
 from .cache import ShardCache as ShardCache, Waiting as Waiting
@@ -44,7 +45,7 @@ from .order import (
     window_order as window_order,
     windows_at as windows_at,
 )
-from .packing import PackedSplit as PackedSplit, inputs_and_targets as inputs_and_targets, plain_tokens as plain_tokens
+from .packing import PackedSplit as PackedSplit
 from .parquet_tokens import ParquetTokens as ParquetTokens
 from .prepared import (
     Prepared as Prepared,

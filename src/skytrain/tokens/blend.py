@@ -8,11 +8,12 @@ from typing import Any, Literal
 import numpy as np
 
 from ..config import SkytrainError, format_bytes, plural
+from .batch import Batch, batch_of
 from .cache import Pin
 from .mixture import Mixture, Phase
 from .order import BlockOrder, GlobalOrder, SampleOrder
 from .packing import PackedSplit
-from .reader import TokenSplit
+from .reader import TokenSplit, empty_arrays
 
 Shuffle = Literal["global", "blocks"]
 
@@ -88,17 +89,21 @@ class Blend:
         given = {self.names[0]: position} if self.mixture is None else self.mixture.counts(position)
         return {name: given[name] / order.windows for name, order in zip(self.names, self.orders, strict=True)}
 
-    def batch(self, windows: np.ndarray) -> np.ndarray:
-        """Return the tokens of these windows as int64 of shape (len(windows), sequence_length + 1)."""
+    def batch(self, windows: np.ndarray, *, document_starts: bool = False) -> Batch:
+        """Return these windows as a batch, with the places where documents begin if `document_starts`."""
+        length = self.sequence_length
         if len(self.splits) == 1:
-            return self.splits[0].batch(windows, self.sequence_length)
-        batch = np.empty((len(windows), self.sequence_length + 1), dtype=np.int64)
+            return batch_of(*self.splits[0].arrays(windows, length, document_starts=document_starts))
+        masked = any(split.masked for split in self.splits)
+        made = empty_arrays(len(windows), length, masked=masked, document_starts=document_starts)
         sources = np.searchsorted(self.first_window, windows, side="right") - 1
         for source in set(sources.tolist()):
             here = np.flatnonzero(sources == source)
-            rows = [batch[row] for row in here.tolist()]
-            self.splits[source].fill(rows, windows[here] - self.first_window[source], self.sequence_length)
-        return batch
+            at = here.tolist()
+            tokens, mask, starts = (None if array is None else [array[row] for row in at] for array in made)
+            assert tokens is not None
+            self.splits[source].fill((tokens, mask, starts), windows[here] - self.first_window[source], length)
+        return batch_of(*made)
 
     def targets(self, positions: np.ndarray) -> int | None:
         """Return the number of target tokens in the windows at these positions.

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..config import SkytrainError
+from .batch import Batch
 from .blend import Blend, Shuffle
 from .mixture import Phase
 from .reader import TokenSplit
@@ -27,21 +28,22 @@ STREAM_CHUNK = 256
 PREFETCH = 2
 
 
-class Windows(Dataset[torch.Tensor]):
-    """The windows of a blend as tensors of `sequence_length + 1` tokens."""
+class Windows(Dataset[Batch]):
+    """The windows of a blend, as batches; with the places where documents begin if `document_starts`."""
 
-    def __init__(self, blend: Blend) -> None:
+    def __init__(self, blend: Blend, *, document_starts: bool) -> None:
         self.blend = blend
+        self.document_starts = document_starts
 
     def __len__(self) -> int:
         return self.blend.windows
 
-    def __getitem__(self, window: int) -> torch.Tensor:
-        return self.__getitems__(np.array([window]))[0]
+    def __getitem__(self, window: int) -> Batch:
+        return self.__getitems__(np.array([window]))
 
-    def __getitems__(self, windows: np.ndarray) -> torch.Tensor:
+    def __getitems__(self, windows: np.ndarray) -> Batch:
         """Return a whole batch with one gather. `DataLoader` calls this method by name."""
-        return torch.from_numpy(self.blend.batch(windows))
+        return self.blend.batch(windows, document_starts=self.document_starts)
 
 
 class TrainBatches(Sampler[np.ndarray]):
@@ -143,10 +145,11 @@ class BatchSettings:
     shuffle: Shuffle = "global"
     block_shards: int = 8
     phases: Sequence[Phase] = ()
+    document_starts: bool = False  # whether batches say where documents begin, for models that separate them
 
 
 class TokenDataModule(L.LightningDataModule):
-    """Training and validation batches, int64 of shape (micro_batch, sequence_length + 1).
+    """Training and validation batches (`Batch`) of `micro_batch` windows of `sequence_length + 1` tokens.
 
     The only state is a global position, in sequences. The trainer needs `use_distributed_sampler=False`:
     Lightning would otherwise replace our sampler.
@@ -177,6 +180,7 @@ class TokenDataModule(L.LightningDataModule):
         self.batch_sequences = batches.batch_sequences
         self.total_steps = batches.total_steps
         self.workers = batches.workers
+        self.document_starts = batches.document_starts
         self.validation_windows = 0
         if validation is not None and batches.validation_tokens:
             wanted = max(1, batches.validation_tokens // sequence_length)
@@ -222,7 +226,7 @@ class TokenDataModule(L.LightningDataModule):
         self.blend.check_cache()
         return TrainLoader(self, **self._loader_settings(self.blend, TrainBatches(self, rank, world)))
 
-    def val_dataloader(self) -> DataLoader[torch.Tensor] | list[Any]:
+    def val_dataloader(self) -> DataLoader[Batch] | list[Any]:
         if not self.validation_windows:
             return []
         rank, world = self._data_parallel()
@@ -263,7 +267,7 @@ class TokenDataModule(L.LightningDataModule):
 
     def _loader_settings(self, blend: Blend, batches: Sampler[np.ndarray]) -> dict[str, Any]:
         return {
-            "dataset": Windows(blend),
+            "dataset": Windows(blend, document_starts=self.document_starts),
             "batch_sampler": batches,
             "collate_fn": _as_it_is,
             "num_workers": self.workers,
@@ -274,14 +278,14 @@ class TokenDataModule(L.LightningDataModule):
         }
 
 
-class TrainLoader(DataLoader[torch.Tensor]):
+class TrainLoader(DataLoader[Batch]):
     """The training loader, with the `state_dict` that Lightning expects: the module's state, the same on all ranks."""
 
     def __init__(self, module: TokenDataModule, **settings: Any) -> None:
         super().__init__(**settings)
         self.module = module
 
-    def __iter__(self) -> Iterator[torch.Tensor]:  # type: ignore[override]  # starts with the first batch
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # starts with the first batch
         batches = super().__iter__() if self.num_workers else self._in_this_process()
         while True:
             began = time.perf_counter()
@@ -293,7 +297,7 @@ class TrainLoader(DataLoader[torch.Tensor]):
                 self.module.waited_seconds += time.perf_counter() - began
             yield batch
 
-    def _in_this_process(self) -> Iterator[torch.Tensor]:
+    def _in_this_process(self) -> Iterator[Batch]:
         # The overhead of torch's own iterator is as large as the time to gather a batch.
         assert self.batch_sampler is not None
         for windows in self.batch_sampler:

@@ -1,35 +1,19 @@
-"""Best-fit packing of whole documents into windows.
-
-A batch holds token ids, and with them what a packed window needs to say about a token:
-    ~token             an input but never a target, which begins a document or a piece of one; padding too
-    token + UNTRAINED  an input but never a target, within its document
-    token + INSIDE     within its document, though it equals the token that begins others
-The last two occur in data with a loss mask only. Inputs and mask thus share one tensor; unpacked windows have plain ids.
-"""
+"""Best-fit packing of whole documents into windows."""
 
 from __future__ import annotations
 
 import bisect
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from itertools import repeat
+from typing import Any
 
 import numpy as np
 
 from ..config import SkytrainError
 from .masks import LossMasks
-from .reader import TokenSplit
-
-if TYPE_CHECKING:
-    import torch
-
-IGNORED_TARGET = -100  # the default ignore_index of cross_entropy
-# above every token id
-INSIDE = 1 << 40
-UNTRAINED = 1 << 41
-IDS = INSIDE - 1  # the bits of the id itself
+from .reader import Rows, TokenSplit
 
 
 @dataclass(frozen=True)
@@ -128,36 +112,54 @@ class PackedSplit(TokenSplit):
             found[here] = held + (held <= sequence_length) - 1 - packing.continued[inside]
         return found
 
-    def fill(self, rows: Iterable[np.ndarray], windows: np.ndarray, sequence_length: int) -> None:
-        bounds = self._bounds(sequence_length)
-        eot = self.manifest.tokenizer.eot
+    @property
+    def masked(self) -> bool:
+        return True
+
+    def fill(self, rows: tuple[Rows, Rows | None, Rows | None], windows: np.ndarray, sequence_length: int) -> None:
+        """Write the pieces of each window into its row, and padding after them.
+
+        The first token of a piece that continues a document from another window is read but not predicted. With a
+        loss mask, so is the first token of every piece, and what the mask leaves out.
+        """
+        bounds, eot = self._bounds(sequence_length), self.manifest.tokenizer.eot
         shards = np.searchsorted(bounds, windows, side="right") - 1
-        for row, shard, window in zip(rows, shards.tolist(), (windows - bounds[shards]).tolist(), strict=True):
-            packing = self.packings(sequence_length)[shard]
-            tokens = self._map(shard)
-            at = 0
+        inside = windows - bounds[shards]
+        assert rows[1] is not None
+        each = zip(
+            rows[0],
+            rows[1],
+            repeat(None) if rows[2] is None else rows[2],
+            shards.tolist(),
+            inside.tolist(),
+            strict=False,
+        )
+        for row, mask, starts, shard, window in each:  # mask[i] is about row[i + 1], which is predicted there
+            begun: list[int] = []  # where pieces begin that do not begin with the end of text
+            packing, tokens, end = self.packings(sequence_length)[shard], self._map(shard), 0
             for piece in range(packing.first[window], packing.first[window + 1]):
-                start = int(packing.starts[piece])
-                length = int(packing.lengths[piece])
-                row[at : at + length] = tokens[start : start + length]
+                start, length = int(packing.starts[piece]), int(packing.lengths[piece])
+                row[end : end + length] = tokens[start : start + length]
                 if self.masks is not None:
-                    _mark(row[at : at + length], self.masks.trained(shard, start, length), eot)
-                elif at and not packing.begins[piece]:
-                    row[at] = ~row[at]
-                at += length
-            row[at:] = ~eot
-            if at < len(row) and self.masks is None:
-                row[at] = eot  # the model learns to predict the end of the last document too
+                    begun.append(end)
+                    mask[end : end + length - 1] = self.masks.trained(shard, start, length)[1:]
+                elif end and not packing.begins[piece]:
+                    begun.append(end)
+                end += length
+            row[end:] = eot
+            predicts_end = end < len(row) and self.masks is None  # the model learns to predict the last document's end
+            mask[max(0, end - 1 + predicts_end) :] = False
+            for position in begun:
+                if position:
+                    mask[position - 1] = False
+            if starts is not None:
+                if self.masks is None:
+                    np.equal(row[:-1], eot, out=starts)
+                starts[end:] = True
+                starts[[position for position in begun if position < len(starts)]] = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(PackedSplit, ends=self.ends, masks=self.masks), self.arguments
-
-
-def _mark(piece: np.ndarray, trained: np.ndarray, eot: int) -> None:
-    """Encode a piece of a document with a loss mask."""
-    inside = piece[1:]
-    inside += np.where(trained[1:], 0, UNTRAINED) + np.where(inside == eot, INSIDE, 0)
-    piece[0] = ~piece[0]
 
 
 def _document_ends(split: TokenSplit, number: int) -> np.ndarray:
@@ -225,22 +227,3 @@ def _pieces(ends: np.ndarray, sequence_length: int) -> tuple[np.ndarray, np.ndar
     starts = document_starts[document] + number * sequence_length
     lengths = np.minimum(ends[document] - starts, sequence_length + 1)
     return starts, lengths, number == 0
-
-
-def inputs_and_targets(batch_bt: torch.Tensor, *, keep_marks: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """Split a batch of shape (sequences, length + 1) into model inputs and targets.
-
-    `keep_marks` leaves what tells where documents begin, for models that separate them: `~token` and `INSIDE`.
-    """
-    inputs = batch_bt[:, :-1]
-    targets = batch_bt[:, 1:]
-    if keep_marks:
-        inputs = inputs.where(inputs < 0, inputs & ~UNTRAINED)
-    else:
-        inputs = plain_tokens(inputs)
-    return inputs, (targets & IDS).masked_fill((targets < 0) | (targets >= UNTRAINED), IGNORED_TARGET)
-
-
-def plain_tokens(tokens: torch.Tensor) -> torch.Tensor:
-    """Token ids without marks."""
-    return tokens.where(tokens >= 0, ~tokens) & IDS

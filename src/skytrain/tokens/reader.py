@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from .cache import Pin, ShardCache, Waiting, verify_once
 from .foreign import copy_foreign
 from .manifest import Manifest, find_manifest
 from .shards import HEADER_BYTES, in_place_stamp, unpack_header
+
+if TYPE_CHECKING:
+    from .batch import Batch
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,20 @@ class TokenFile:
     key: str  # in the store
     sha256: str  # of the content; for another project's file, whose hash is unknown, a unique name
     kind: Literal["shard", "foreign", "tar"] = "shard"
+
+
+Rows = Iterable[np.ndarray]
+# The windows of a batch, which of its targets count, and which of its inputs begin a document: see Batch.
+BatchArrays = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
+
+
+def empty_arrays(rows: int, length: int, *, masked: bool, document_starts: bool) -> BatchArrays:
+    """Allocate the arrays of a batch, which splits fill row by row."""
+    return (
+        np.empty((rows, length + 1), dtype=np.int64),
+        np.ones((rows, length), dtype=bool) if masked else None,
+        np.zeros((rows, length), dtype=bool) if document_starts else None,
+    )
 
 
 class TokenSplit:
@@ -163,28 +180,43 @@ class TokenSplit:
         covered = counts * sequence_length + (counts > 0)
         return self.manifest.tokens - int(covered.sum())
 
-    def batch(self, windows: np.ndarray, sequence_length: int) -> np.ndarray:
-        """Return the tokens of these windows as int64 of shape (len(windows), sequence_length + 1)."""
-        batch = np.empty((len(windows), sequence_length + 1), dtype=np.int64)
-        self.fill(batch, windows, sequence_length)
-        return batch
+    @property
+    def masked(self) -> bool:
+        """Whether some targets of its windows may not count."""
+        return False
+
+    def batch(self, windows: np.ndarray, sequence_length: int, *, document_starts: bool = False) -> Batch:
+        """Return these windows as a batch, with the places where documents begin if `document_starts`."""
+        from .batch import batch_of  # imports torch, which preparing data does without
+
+        return batch_of(*self.arrays(windows, sequence_length, document_starts=document_starts))
+
+    def arrays(self, windows: np.ndarray, sequence_length: int, *, document_starts: bool = False) -> BatchArrays:
+        """Return the arrays of `batch`."""
+        made = empty_arrays(len(windows), sequence_length, masked=self.masked, document_starts=document_starts)
+        self.fill(made, windows, sequence_length)
+        return made
 
     def targets(self, windows: np.ndarray, sequence_length: int) -> np.ndarray:
         """Return the number of target tokens in each window."""
         return np.full(len(windows), sequence_length, dtype=np.int64)
 
-    def fill(self, rows: Iterable[np.ndarray], windows: np.ndarray, sequence_length: int) -> None:
-        """Copy the tokens of each window into its row."""
-        bounds = self._bounds(sequence_length)
-        width = sequence_length + 1
+    def fill(self, rows: tuple[Rows, Rows | None, Rows | None], windows: np.ndarray, sequence_length: int) -> None:
+        """Write each window into its row of each array."""
+        bounds, width = self._bounds(sequence_length), sequence_length + 1
         shards = np.searchsorted(bounds, windows, side="right") - 1
         starts = (windows - bounds[shards]) * sequence_length
         # Copying row by row beats one fancy index: rows are contiguous, and the copy casts to int64.
-        for row, shard, start in zip(rows, shards.tolist(), starts.tolist(), strict=True):
-            row[:] = self._map(shard)[start : start + width]
+        mapped, limit = self._maps.get, self.vocab_limit
+        for row, shard, start in zip(rows[0], shards.tolist(), starts.tolist(), strict=True):
+            tokens = mapped(shard)
+            row[:] = (self._map(shard) if tokens is None else tokens)[start : start + width]
             # Our own shards were checked when written, and their hash shows that they are unchanged.
-            if self.vocab_limit is not None and not 0 <= row.min() <= row.max() < self.vocab_limit:
+            if limit is not None and not 0 <= row.min() <= row.max() < limit:
                 self._refuse_tokens(row, shard)
+        if rows[2] is not None:
+            for row, document_starts in zip(rows[0], rows[2], strict=True):
+                np.equal(row[:-1], self.manifest.tokenizer.eot, out=document_starts)
 
     def _window_bounds(self, sequence_length: int) -> np.ndarray:
         """Return the first window of each shard, followed by the total number of windows."""

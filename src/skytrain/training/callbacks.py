@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import torch
@@ -18,7 +18,9 @@ from ..runs import Meter, Reporter
 from ..storage import Store
 from .guard import Diverged
 from .memory import peak_resident_bytes
-from .module import CausalLM
+
+if TYPE_CHECKING:
+    from .step import CausalLM
 
 SMOOTHING = 0.8  # of the loss that tells whether a run has diverged
 STDERR = "_stderr"  # ends the name of a metric that is the standard error of another

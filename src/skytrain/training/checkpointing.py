@@ -39,8 +39,8 @@ from ..planning import Budget, young_daly_seconds
 from ..runs import attempt_numbers, read_attempt, read_outcome
 from ..storage import AccessDenied, Patience, Retry, Store, StoreError, StoreUnreachable
 from .callbacks import AtStep, is_last
-from .module import CausalLM
 from .services import RunServices
+from .step import CausalLM
 
 FIRST_SAVE_SECONDS = 60.0  # until the first save of an adaptive interval, which depends on how long a save takes
 # After a save has failed, while training continues.

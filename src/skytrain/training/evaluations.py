@@ -12,10 +12,11 @@ import torch
 
 from ..evaluation import EngineModel, Evaluator, LoopModel, MeshModel, Scorer
 from ..parallel import MeshStrategy, call_through_wrapper
+from ..tokens import Batch
 from .callbacks import AtStep
 from .evaluation_limits import EvaluationLimits, EvaluationStopped
-from .module import CausalLM
 from .random_state import random_state, restore_random_state
+from .step import CausalLM
 
 Listener = Callable[[pl.Trainer, int, Mapping[str, float]], None]
 
@@ -132,7 +133,7 @@ def view_of(trainer: pl.Trainer, module: CausalLM) -> Scorer:
     """The model as evaluators see it, under the trainer's strategy."""
     strategy: Any = trainer.strategy
 
-    def mean_loss(batches: Iterable[torch.Tensor]) -> float:
+    def mean_loss(batches: Iterable[Batch | torch.Tensor]) -> float:
         losses = [
             strategy.validation_step(strategy.batch_to_device(batch), index) for index, batch in enumerate(batches)
         ]

@@ -26,8 +26,6 @@ from ..config import (
 )
 from ..jobs import Ranks, RanksEnvironment
 from ..models import (
-    Decoder,
-    HFCausalLM,
     build_model,
     check_precision,
     choose_device_type,
@@ -41,7 +39,7 @@ from .garbage import KeepGarbageOut
 from .guard import make_guard
 from .losses import apply_fp8, choose_loss, find_device
 from .memory import apply_memory_settings, grow_segments
-from .module import CausalLM, Optimization
+from .step import CausalLM, Optimization
 
 
 @dataclass(frozen=True)
@@ -83,14 +81,14 @@ def plan_training(config: Config, ranks: Ranks | None = None) -> TrainingPlan:
 
 
 def choose_device(config: Config) -> str:
-    """`cuda` or `cpu`; raises where it cannot compute in the configured precision."""
+    """Return `cuda` or `cpu`; raise where it cannot compute in the configured precision."""
     device = choose_device_type(config.trainer.device)
     check_precision(device, config.trainer.precision)
     return device
 
 
 def with_precision(config: Config, precision: Precision | None = None) -> Config:
-    """Resolves `trainer.precision=auto` to `precision`, or to the best that this device computes in."""
+    """Resolve `trainer.precision=auto` to `precision`, or to the best that this device computes in."""
     if config.trainer.precision != "auto":
         return config
     found = precision or resolve_precision(choose_device_type(config.trainer.device), "auto")
@@ -102,14 +100,14 @@ def device_name(device: str) -> str:
 
 
 def outline(config: Config, *, start_weights: bool = True) -> nn.Module:
-    """The model as its strategy needs it: on the meta device where a mesh will hold it in parts, since it may not fit whole."""
+    """Return the model as its strategy needs it: on the meta device where a mesh will hold it in parts, since it may not fit whole."""
     if uses_mesh_strategy(config):
         return outline_model(config.model, config.seed, start_weights=start_weights)
     return build_model(config.model, seed=config.seed, start_weights=start_weights)
 
 
 def make_strategy(config: Config, plan: TrainingPlan) -> Any:
-    """The Lightning strategy for the plan's mesh."""
+    """Return the Lightning strategy for the plan's mesh."""
     if not uses_mesh_strategy(config):
         alone = OneDevice("cuda:0" if plan.device == "cuda" else "cpu")
         return Replicas(gradient_as_bucket_view=True) if uses_process_group(config) else alone
@@ -136,24 +134,16 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
     return MeshStrategy(plan.mesh, settings)
 
 
-def make_module(
-    config: Config, plan: TrainingPlan, model: nn.Module, tell: Callable[[str], None], begin_token: int | None = None
-) -> CausalLM:
-    """The LightningModule, with the loss that `choose_loss` chooses; `tell` is given its label.
-
-    `begin_token` is the tokenizer's first token of a document; random tokens have none, and any will do.
-    """
+def make_module(config: Config, plan: TrainingPlan, model: nn.Module, tell: Callable[[str], None]) -> CausalLM:
+    """Return the LightningModule, with the loss that `choose_loss` chooses; `tell` is given its label."""
     apply_memory_settings(model, config.trainer, by_mesh=uses_mesh_strategy(config))
     apply_fp8(config, plan.device, model, plan.mesh)
     path = choose_loss(config, plan.device, plan.mesh)
     optimization = Optimization(config.optimizer, config.lr_schedule, plan.total_steps, config.trainer.clip_norm)
     module = CausalLM(model, optimization, loss=path.loss, guard=make_guard(config.trainer, tell))
-    if config.loader.separate_documents:
-        assert isinstance(model, Decoder | HFCausalLM)
-        model.separator = config.tokenizer.vocab_size - 1 if begin_token is None else begin_token
-        module.keeps_documents_apart = True
-        if isinstance(model, HFCausalLM):
-            model.check_documents()
+    check_documents = getattr(model, "check_documents", None)
+    if config.loader.separate_documents and check_documents is not None:
+        check_documents()
     tell(f"compute: {path.label}")
     return module
 

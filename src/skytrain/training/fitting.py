@@ -37,10 +37,10 @@ from .evaluations import EvaluateRestored, Evaluations, Scheduled
 from .factory import make_loggers, make_module, make_trainer
 from .interruptions import BudgetWatch, Interruptions, StopSources
 from .micro_batch import explaining_memory
-from .module import CausalLM
 from .overrun import OverrunWatch
 from .random_state import RandomState
 from .restoring import ApplyOptimizerSettings, StartAtStep
+from .step import CausalLM
 from .straggler import watch_ranks
 
 
@@ -50,7 +50,7 @@ def fit(attempt: Attempt) -> AttemptResult:
     services = attempt.services
     step = attempt.resume.step
     run = attempt.run
-    module = make_module(context.config, context.plan, run.model, services.reporter.note, run.tokenizer.eot)
+    module = make_module(context.config, context.plan, run.model, services.reporter.note)
     log = _step_log(attempt)
     _note_resumed(attempt)
     services.start_heartbeat(lambda: {"step": max(step, module.global_step), **services.meter.record()})

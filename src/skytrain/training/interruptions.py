@@ -22,8 +22,8 @@ from ..planning import Budget
 from ..runs import Cause, Meter, Reporter, StopRequest, Superseded
 from ..storage import Patience, Retry
 from .callbacks import AtStep
-from .module import CausalLM
 from .overrun import OverrunVerdict, OverrunWatch
+from .step import CausalLM
 
 POLL_SECONDS = 5.0  # as AWS advises
 SILENCE = Retry(seconds=60.0)  # of the metadata service, before a warning

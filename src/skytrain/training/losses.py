@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -24,12 +24,22 @@ from ..config import (
     fused_problem,
     uses_process_group,
 )
-from ..models import Backend, Decoder, Kernels, cublaslt_available, fused_loss, kernels_available, lm_loss, use_fp8
+from ..models import (
+    Backend,
+    Kernels,
+    WithAuxiliary,
+    cublaslt_available,
+    fused_loss,
+    kernels_available,
+    lm_loss,
+)
+from ..parallel import use_fp8
 from .graphs import GraphedLoss
 
 ALONE = Mesh()
 GRAPHED_TOKENS = 32 * 1024  # of a micro-batch: twice as fast with 8 sequences of 1024 on an H200, no different with 64
-Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
+# The loss of a model over tokens and targets, and where documents begin if they are separated.
+Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor, torch.Tensor | None], WithAuxiliary]
 
 
 @dataclass(frozen=True)
@@ -53,7 +63,7 @@ class LossPath:
 
 
 def choose_loss(config: Config, device: str, mesh: Mesh = ALONE) -> LossPath:
-    """The fastest path that can compute this model's loss here, or the one that the settings ask for."""
+    """Return the fastest path that can compute this model's loss here, or the one that the settings ask for."""
     setup = Setup(config, mesh, device=find_device(device))
     check_setup(setup, KERNEL_RULES)
     reason = fused_problem(setup)
@@ -89,12 +99,17 @@ class FusedLoss:
         self._graphs = graphs
         self._graphed: GraphedLoss | None = None
 
-    def __call__(self, model: nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        assert isinstance(model, Decoder)
+    def __call__(
+        self,
+        model: Any,
+        tokens: torch.Tensor,
+        targets: torch.Tensor,
+        document_starts: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         # The path lowers precision itself; autocast on top would cast again.
         with torch.autocast("cuda", enabled=False):
             if not (self._graphs and torch.is_grad_enabled()):
-                return fused_loss(model, tokens, targets, self._kernels)
+                return fused_loss(model, tokens, targets, self._kernels, document_starts_bt=document_starts)
             if self._graphed is None:
                 compute = partial(fused_loss, model, kernels=self._kernels)
                 self._graphed = GraphedLoss(compute, model)
@@ -102,7 +117,7 @@ class FusedLoss:
 
 
 def find_device(kind: str) -> Device:
-    """The facts about the device that the capability rules use."""
+    """Return the facts about the device that the capability rules use."""
     if kind != "cuda":
         return Device("cpu")
     kernels = kernels_available(torch.device(kind))
@@ -123,17 +138,16 @@ def _wants_graphs(config: Config) -> bool:
 
 
 def apply_fp8(config: Config, device: str, model: nn.Module, mesh: Mesh = ALONE) -> None:
-    """Computes the blocks' matrix products in fp8 where `trainer.fp8` asks for it; raises where it cannot."""
+    """Compute the blocks' matrix products in fp8 where `trainer.fp8` asks for it; raise where it cannot."""
     scaling = config.trainer.fp8
     if scaling == "off":
         return
     check_setup(Setup(config, mesh, device=find_device(device)), KERNEL_RULES)
-    assert isinstance(model, Decoder)
     use_fp8(model, scaling)
 
 
 def _attention(asked: Literal["auto", "cudnn", "flash", "sdpa"], deterministic: bool) -> Backend:
-    """The attention kernel for this GPU: cuDNN's is the fastest measured on Hopper, torch's flash kernel on older GPUs.
+    """Return the attention kernel for this GPU: cuDNN's is the fastest measured on Hopper, torch's flash kernel on older GPUs.
 
     Deterministic runs use flash too: it can accumulate gradients in a fixed order.
     """

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, cast
 
 import torch
 from torch import nn
 
 from ..config import TrainerConfig, set_variables, variables
-from ..models import Decoder, HFCausalLM, LossSettings
+from ..models import LossSettings
 
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # torch's older and newer name for the same
 GROWING = "expandable_segments:True"
 
 
 def grow_segments() -> None:
-    """Lets torch's allocator grow its segments instead of adding new ones, unless the user has configured it.
+    """Let torch's allocator grow its segments instead of adding new ones, unless the user has configured it.
 
     Segments of fixed size leave holes that fit no other tensor: a fifth of the GPU with activation checkpointing.
     Must be called before the first tensor on the GPU.
@@ -30,24 +29,18 @@ def grow_segments() -> None:
 
 
 def apply_memory_settings(model: nn.Module, trainer: TrainerConfig, *, by_mesh: bool = False) -> None:
-    """Applies recomputation and chunked loss to a model.
+    """Apply recomputation and chunked loss to a model.
 
     A mesh recomputes blocks itself, inside its sharding (`by_mesh`).
     """
-    recompute = "none" if by_mesh else trainer.activation_checkpointing
-    if isinstance(model, Decoder):
-        model.recompute = recompute
-        model.loss_settings = LossSettings(trainer.z_loss, trainer.loss_chunk_tokens)
-    elif isinstance(model, HFCausalLM):
-        if recompute == "full":
-            cast(Any, model.model).gradient_checkpointing_enable({"use_reentrant": False})
-        model.loss_settings = LossSettings(trainer.z_loss, trainer.loss_chunk_tokens)
-        if trainer.loss_chunk_tokens:
-            model.check_chunks()
+    save_memory = getattr(model, "save_memory", None)
+    if save_memory is not None:
+        recompute = "none" if by_mesh else trainer.activation_checkpointing
+        save_memory(recompute, LossSettings(trainer.z_loss, trainer.loss_chunk_tokens))
 
 
 def peak_resident_bytes() -> int:
-    """The largest memory that this process has had."""
+    """Return the largest memory that this process has had."""
     import resource  # not on Windows
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -14,13 +14,14 @@ import torch
 from torch import nn
 
 from ..config import Config, DecoderConfig, SkytrainError, format_bytes, format_count
-from ..models import Decoder, build_model, initial_value, lm_loss
+from ..models import Decoder, build_model, initial_value, lm_loss, split_auxiliary
 from ..planning import MIB, Mesh, job_of, largest_micro_batch, usable_bytes
+from ..tokens import Batch
 from .factory import TrainingPlan
 from .losses import choose_loss
 from .memory import apply_memory_settings
-from .module import CausalLM
 from .optimizers import make_optimizer
+from .step import CausalLM
 
 WORTH = 0.005  # the least gain in speed for which a larger micro-batch is chosen
 # Before a trial is timed: a GPU that was idle first runs faster than its power limit allows.
@@ -109,14 +110,15 @@ def _timed(config: Config, device: str) -> MicroBatchTrial:
     optimizer = make_optimizer(model, config.optimizer, fused=on_gpu)
     compute = choose_loss(config, device).loss
     autocast = torch.autocast(device, torch.bfloat16, enabled=trainer.compute_precision == "bf16-mixed")
-    tokens = torch.randint(
+    windows = torch.randint(
         config.model.vocab_size, (trainer.micro_sequences, trainer.sequence_length + 1), device=device
     )
+    batch = Batch(windows)
 
     def micro_batch() -> None:
         with autocast:
-            loss = compute(model, tokens[:, :-1], tokens[:, 1:])
-        loss.backward()
+            loss, auxiliary = split_auxiliary(compute(model, batch.tokens, batch.targets, batch.document_starts))
+        (loss if auxiliary is None else loss + auxiliary).backward()
 
     for _ in range(2):  # twice: gradients are first allocated, then accumulated
         micro_batch()

@@ -100,6 +100,7 @@ def _make_data(
         shuffle=config.loader.shuffle,
         block_shards=config.loader.block_shards,
         phases=opened.phases,
+        document_starts=config.loader.separate_documents,
     )
     return TokenDataModule(opened.train, opened.validation, batches)
 
