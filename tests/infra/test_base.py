@@ -15,13 +15,11 @@ from skytrain.config import compose
 from skytrain.runs import LaunchId, create_launch
 from skytrain.storage import open_store
 from skytrain.targets import Preflight
-from skytrain.targets.checks.trial_launch import trial_call
-from skytrain.targets.ec2.fallback_offers import set_sizes
-from skytrain.targets.ec2.machines import Ec2Machines, removal_calls
+from skytrain.targets.checks.offer import trial_call
+from skytrain.targets.ec2.machines import Ec2Machines, removal_calls, set_sizes
 from skytrain.targets.ec2.requests import launch_calls
-from skytrain.targets.emr.cluster import cluster_call
-from skytrain.targets.emr.requests import serverless_calls
-from skytrain.targets.endpoint_keys import delete_key, key_parameter, put_key
+from skytrain.targets.ec2.serve import delete_key, key_parameter, put_key
+from skytrain.targets.emr.requests import cluster_call, serverless_calls
 from tests.infra.conftest import ROLES, RenderedBase, TerraformTest
 from tests.infra.launch_requests import OFFERS, RecordingSession, account_with, groups_of, record_of
 from tests.infra.permissions import (

@@ -29,6 +29,7 @@ from skytrain.planning.experiments import cost_trial
 from skytrain.planning.plan_making import train_overrides
 from skytrain.planning.tokens import tokens_for_budget
 from skytrain.report import offers_table, prices_note
+from skytrain.targets import sellers
 
 CATALOG = packaged_catalog()
 RUN = [
@@ -54,7 +55,7 @@ def everything() -> list[Offer]:
 
 
 def offers_for(config: Config, request: PlanRequest, catalog: Catalog = CATALOG, **workload: Any) -> list[Offer]:
-    return find_offers(workload_of(config, **workload), catalog, request)
+    return find_offers(workload_of(config, **workload), catalog, request, sellers())
 
 
 def work(**changes: Any) -> RunWork:
@@ -250,12 +251,12 @@ def test_the_words_for_train_compose_to_the_planned_mesh() -> None:
 
 def test_sagemaker_is_ranked_beside_ec2_once_its_prices_are_known() -> None:
     request = PlanRequest(instance="g5.12xlarge", nodes=1, region="us-east-2", target=None)
-    assert {offer.target for offer in offers_for(CONFIG, request)} == {"ec2"}, "no price is made up"
+    assert {offer.seller.name for offer in offers_for(CONFIG, request)} == {"ec2"}, "no price is made up"
     price = dataclasses.replace(CATALOG.prices[0], type="g5.12xlarge", region="us-east-2", market="on-demand")
     dear = dataclasses.replace(price, usd_per_hour_min=7.1, usd_per_hour_max=7.1)
     known = dataclasses.replace(CATALOG, sagemaker_prices=(dear,))
     found = offers_for(CONFIG, request, known)
-    ranked = [(offer.target, offer.market) for offer in found]
+    ranked = [(offer.seller.name, offer.market) for offer in found]
     assert ranked == [("ec2", "spot"), ("ec2", "on-demand"), ("sagemaker", "on-demand")]
     on_demand, sagemaker = found[1].estimate, found[2].estimate
     assert on_demand and sagemaker and on_demand.hours == sagemaker.hours and on_demand.usd < sagemaker.usd

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from skytrain.aws import KINDS
-from skytrain.targets import CHECKS, EMR, SAGEMAKER
+from skytrain.targets.checks import CHECKS
+from skytrain.targets.emr.checks import OWN as EMR
+from skytrain.targets.sagemaker.checks import OWN as SAGEMAKER
 
 ACCOUNT = ("sts:GetCallerIdentity", "ec2:DescribeRegions")
 MACHINES = (*KINDS["instance"].reads, *KINDS["Auto Scaling group"].reads)

@@ -18,8 +18,9 @@ from skytrain.config import Config, SkytrainError
 from skytrain.report import machine_notes, machine_rows
 from skytrain.runs import RunStatus, Silent, claim_attempt, create_run, new_record, read_stop, write_outcome
 from skytrain.storage import open_store
-from skytrain.targets import account_state, choose_machine, machines_of
+from skytrain.targets import account_state, machines_of
 from skytrain.targets.leftovers import delete_garbage, find_garbage
+from skytrain.targets.shell import choose_machine
 from skytrain.targets.stopping import StoppedRun, end_machines, stop_calls
 from tests.support.actions import COMMAND_ACTIONS
 from tests.support.tiny import tiny_config

@@ -15,10 +15,9 @@ import pytest
 
 from skytrain.runs import Silent, read_spend
 from skytrain.storage import open_store
-from skytrain.targets.bundle import BundleContents, make_bundle
+from skytrain.targets.bundle import BundleContents, make_bundle, packed
 from skytrain.targets.ec2.boot import COUNT_AHEAD_SECONDS, BootScript
-from skytrain.targets.ec2.launch import PLATFORMS, packed
-from skytrain.targets.wheels import ImagePython
+from skytrain.targets.wheels import PLATFORMS, ImagePython
 from tests.support.imds import fake_metadata
 from tests.support.tools import python_tool
 

@@ -12,8 +12,9 @@ from botocore.stub import Stubber
 from skytrain.aws import AwsSession, MachineImage, find_image
 from skytrain.aws.machine_images import CPU_PARAMETER
 from skytrain.config.schema import SubnetsConfig
-from skytrain.targets import CHECKS, Finding, Preflight, run_checks
-from skytrain.targets.checks.trial_launch import trial_call
+from skytrain.targets import Finding, Preflight, run_checks
+from skytrain.targets.checks import CHECKS
+from skytrain.targets.checks.offer import trial_call
 from tests.support.actions import COMMAND_ACTIONS
 
 from .conftest import REGION, StubbedSession, client_error

@@ -12,9 +12,16 @@ import pytest
 import yaml
 
 from skytrain.config import SkytrainError
-from skytrain.targets.eks.host import read_pod
-from skytrain.targets.eks.pods import PodSize, offer_size, smoke_size
-from skytrain.targets.eks.requests import EksJobSpec, check_grace, kube_job_name, to_yaml
+from skytrain.targets.eks.requests import (
+    EksJobSpec,
+    PodSize,
+    check_grace,
+    kube_job_name,
+    offer_size,
+    smoke_size,
+    to_yaml,
+)
+from skytrain.targets.eks.target import read_pod
 from tests.support.kubernetes import check_object
 from tests.support.settings import CLOUD_DEFAULTS
 

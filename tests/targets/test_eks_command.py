@@ -26,7 +26,7 @@ from skytrain.runs import launches_of
 from skytrain.storage import open_store
 from skytrain.targets.eks import launch as launch_eks
 from skytrain.targets.eks.kube import PLURALS, EksToken, KubeCluster, KubeError, KubeKind, eks_token, open_cluster
-from skytrain.targets.eks.pods import offer_size
+from skytrain.targets.eks.requests import offer_size
 from tests.support.kubernetes import NAMESPACES, TOKEN, LocalCluster, local_cluster, write_kubeconfig
 from tests.support.settings import CLOUD_DEFAULTS
 

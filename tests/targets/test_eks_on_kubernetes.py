@@ -18,7 +18,7 @@ from skytrain.config import SkytrainError
 from skytrain.storage import Retry
 from skytrain.targets.eks.kube import KubeKind, open_cluster
 from skytrain.targets.eks.launch import wait_for_pods
-from skytrain.targets.eks.pods import offer_size
+from skytrain.targets.eks.requests import offer_size
 from tests.support.control_plane import ControlPlane
 from tests.support.kubelet import INDEX, Kubelets
 from tests.support.kubernetes import LocalCluster

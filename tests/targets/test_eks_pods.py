@@ -16,7 +16,7 @@ import pytest
 from skytrain.aws import cloud_files
 from skytrain.config import compose
 from skytrain.targets.eks.launch import EksRequest, prepare_eks_launch
-from skytrain.targets.eks.pods import POD_CONFIG_FOLDER
+from skytrain.targets.eks.requests import POD_CONFIG_FOLDER
 from tests.support.hosts import Host, two_hosts
 from tests.support.tiny import TINY
 

@@ -15,8 +15,17 @@ import pytest
 
 from skytrain.aws import Call, Tags, render_calls
 from skytrain.config import SkytrainError
-from skytrain.targets.emr.cluster import BOOTSTRAP, FOLDER, INSTANCE, cluster_call, cluster_subnet, submit_script
-from skytrain.targets.emr.requests import EmrJobSpec, EmrPlaces, serverless_calls
+from skytrain.targets.emr.requests import (
+    BOOTSTRAP,
+    FOLDER,
+    INSTANCE,
+    EmrJobSpec,
+    EmrPlaces,
+    cluster_call,
+    cluster_subnet,
+    serverless_calls,
+    submit_script,
+)
 from tests.support.settings import CLOUD_DEFAULTS
 
 from .test_ec2 import GOLDEN, NOW, account
@@ -42,11 +51,11 @@ def job_of(executors: int = 16, **settings: Any) -> EmrJobSpec:
         emr_service_group="sg-0emr",
         emr_security="skytrain-pile",
     )
-    words = ("data=parquet", "data.source.paths=s3://crawl/with space/*.parquet")
+    overrides = ("data=parquet", "data.source.paths=s3://crawl/with space/*.parquet")
     return EmrJobSpec(
         run="prepare-crawl",
         launch="00001",
-        words=words,
+        overrides=overrides,
         tags=Tags("pile", "ada"),
         cloud=cloud,
         places=PLACES,

@@ -14,8 +14,9 @@ from skytrain.report import view_line, view_rows
 from skytrain.runs import LaunchRecord, Silent, launches_of
 from skytrain.runs.launches import launch_key
 from skytrain.storage import Store
-from skytrain.targets import RunFollower, RunView, follow as following, start_launch
-from skytrain.targets.follow import OfferTurns
+from skytrain.targets import RunFollower, RunView, follow as following
+from skytrain.targets.ec2.launch import start_launch
+from skytrain.targets.ec2.machines import OfferTurns
 
 from .conftest import StubbedSession
 from .ground import Ground
@@ -67,18 +68,19 @@ def test_the_terminal_tries_the_next_offer_after_the_patience_and_once_a_minute(
     long_ago = (datetime.now(UTC) - timedelta(hours=2)).isoformat()
     record = replace(launched.record, groups=[replace(first, nodes=2), *others], launched_at=long_ago)
     turns = OfferTurns(launched.ground.session, launched.store, record)
-    assert turns.check() is None  # one of two machines is there; hours after the launch it may be a replacement
+    assert turns() is None  # one of two machines is there; hours after the launch it may be a replacement
     seconds[0] = record.patience_seconds - 1
-    assert turns.check() is None and list(groups_of(launched.ground).values()) == [1, 0]
+    assert turns() is None and list(groups_of(launched.ground).values()) == [1, 0]
     seconds[0] += 30
-    assert turns.check() is None  # asked a moment ago
+    assert turns() is None  # asked a moment ago
     seconds[0] += 60
-    assert "trying 1 x g6.xlarge (on-demand)" in str(turns.check())
+    assert "trying 1 x g6.xlarge (on-demand)" in str(turns())
     assert list(groups_of(launched.ground).values()) == [0, 1]
     assert dict(view_rows(launched.follower().look()))["machines"].endswith("offer 2 of 2")
     seconds[0] += 3600
-    assert turns.check() is None  # the second offer has its machine
-    assert launched.follower()._offers is not None and launched.follower(launched=False)._offers is None
+    assert turns() is None  # the second offer has its machine
+    assert launched.follower()._try_next_offer is not None
+    assert launched.follower(launched=False)._try_next_offer is None
 
 
 def end(store: Store, launch: str, code: int, run: str = RUN) -> None:

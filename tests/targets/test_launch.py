@@ -22,6 +22,7 @@ from skytrain.runs import (
     LaunchRecord,
     Silent,
     create_launch,
+    current_offer,
     launches_of,
     read_launch,
     read_spend,
@@ -30,26 +31,28 @@ from skytrain.runs import (
 from skytrain.storage import StoreUnreachable, open_store
 from skytrain.targets import (
     PlannedJob,
-    PreparedLaunch,
     RunEnd,
     RunFollower,
     bundle as bundles,
     leftovers as collecting,
     limits as launch_limits,
     machines_of,
-    prepare_launch,
     prepare_work,
     run_status as statuses,
-    start_launch,
     stopping,
 )
 from skytrain.targets.bundle import BundleContents, bundle_of, make_bundle
 from skytrain.targets.ec2 import launch as launching
-from skytrain.targets.ec2.fallback_offers import current_offer, try_next_offer
-from skytrain.targets.ec2.launch import PLATFORMS
-from skytrain.targets.ec2.machines import Ec2Machines
-from skytrain.targets.ec2.smoke import smoke_job, smoke_text, wait_for_start
-from skytrain.targets.wheels import ImagePython
+from skytrain.targets.ec2.launch import (
+    PreparedLaunch,
+    prepare_launch,
+    smoke_job,
+    smoke_text,
+    start_launch,
+    wait_for_start,
+)
+from skytrain.targets.ec2.machines import Ec2Machines, try_next_offer
+from skytrain.targets.wheels import PLATFORMS, ImagePython
 
 from .conftest import StubbedSession, use_store
 from .ground import Ground

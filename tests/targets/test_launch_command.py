@@ -24,8 +24,8 @@ from skytrain.jobs import NodeRequest
 from skytrain.planning import write_plan
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.storage import open_store
-from skytrain.targets import bundle as bundles, config_files
-from skytrain.targets.ec2.launch import packed
+from skytrain.targets import bundle as bundles
+from skytrain.targets.bundle import config_files, packed
 from skytrain.targets.ec2.target import Ec2Launcher
 
 from .conftest import StubbedSession, use_session, use_store

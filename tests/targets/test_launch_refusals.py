@@ -16,7 +16,8 @@ from skytrain.planning import PlannedOffer
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.runs import Silent, launches_of
 from skytrain.storage import StoreUnreachable
-from skytrain.targets import PlannedJob, PreparedLaunch, bundle as bundles, prepare_launch, start_launch
+from skytrain.targets import PlannedJob, bundle as bundles
+from skytrain.targets.ec2.launch import PreparedLaunch, prepare_launch, start_launch
 
 from .conftest import StubbedSession
 from .ground import Ground

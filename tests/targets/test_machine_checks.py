@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from skytrain.storage import open_store
-from skytrain.targets import CHECKS, Finding, Preflight, run_checks
-from skytrain.targets.checks import gpu
+from skytrain.targets import Finding, Preflight, run_checks
+from skytrain.targets.checks import CHECKS, machine as gpu
 from tests.support.s3 import READER_KEY, READER_SECRET, S3Server
 
 from .conftest import StubbedSession

@@ -14,7 +14,8 @@ from skytrain.aws import AwsSession, Tags
 from skytrain.config import SkytrainError
 from skytrain.planning import PlannedOffer
 from skytrain.runs import progress_line
-from skytrain.targets.sagemaker.requests import METRICS, JobPlaces, SageMakerJobSpec, training_job_name
+from skytrain.targets.jobs import scheduler_job_name
+from skytrain.targets.sagemaker.requests import METRICS, JobPlaces, SageMakerJobSpec
 from skytrain.training.callbacks import step_line
 
 from .plans import offer
@@ -108,10 +109,10 @@ def test_what_sagemaker_refuses_is_told_before_it_is_asked(problem: str) -> None
 
 
 def test_long_and_odd_run_names_give_valid_and_different_job_names() -> None:
-    names = [training_job_name("pile", run, "00001") for run in ("r" * 300, "r" * 301, "a_b", "a-b", "a--b")]
+    names = [scheduler_job_name("pile", run, "00001") for run in ("r" * 300, "r" * 301, "a_b", "a-b", "a--b")]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", name) for name in names)
-    assert training_job_name("pile", "gpt2", "00001") == "skytrain-pile-gpt2-00001"
+    assert scheduler_job_name("pile", "gpt2", "00001") == "skytrain-pile-gpt2-00001"
 
 
 def test_each_metric_is_read_from_the_line_that_training_prints() -> None:

@@ -21,9 +21,9 @@ from skytrain import __version__
 from skytrain.aws import cloud_files
 from skytrain.cli.main import main
 from skytrain.config import SkytrainError
-from skytrain.targets.ec2.launch import packed
-from skytrain.targets.sagemaker.host import read_host, write_failure
-from skytrain.targets.sagemaker.start_script import StartScript
+from skytrain.targets.bundle import packed
+from skytrain.targets.sagemaker.requests import StartScript
+from skytrain.targets.sagemaker.target import read_host, write_failure
 from skytrain.targets.wheels import skytrain_wheel
 from tests.support.hosts import Host, two_hosts
 from tests.support.tiny import TINY
@@ -56,7 +56,7 @@ def test_a_host_is_what_sagemaker_says_in_its_file_or_in_variables(
     assert (found.name, found.hosts, found.address) == ("algo-2", ("algo-1", "algo-2"), "127.0.0.1")
     write_resources(tmp_path, "algo-2", "gone")
     assert read_host(tmp_path).address is None
-    with pytest.raises(SkytrainError, match="no container of a SageMaker training job"):
+    with pytest.raises(SkytrainError, match="not a container of a SageMaker training job"):
         read_host(tmp_path / "elsewhere")
     told = {
         "SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1", "SM_NETWORK_INTERFACE_NAME": "lo", "SM_NUM_GPUS": "4",

@@ -21,7 +21,7 @@ from skytrain.runs import launches_of
 from skytrain.serving import open_served
 from skytrain.targets import find_serve_target, run_status as status
 from skytrain.targets.ec2 import serve as target
-from skytrain.targets.endpoint_keys import key_parameter
+from skytrain.targets.ec2.serve import key_parameter
 
 from .conftest import StubbedSession
 from .ground import Ground
@@ -119,7 +119,7 @@ def test_a_launch_that_fails_leaves_no_key(
     def fail(*_: object) -> None:
         raise SkytrainError("no")
 
-    monkeypatch.setattr("skytrain.targets.ec2.launch.start_launch", fail)
+    monkeypatch.setattr("skytrain.targets.ec2.serve.start_launch", fail)
     assert run(monkeypatch, "serve", str(model), *WORDS, "--yes") == 2
     assert parameters(ground) == {} and groups(ground) == []
 
@@ -198,7 +198,7 @@ def test_names_of_runs_and_parameters_fit_what_roles_allow(model: Path) -> None:
 
 def test_gc_finds_keys_by_their_tags_and_deletes_those_that_expired(ground: Ground) -> None:
     from skytrain.aws import Tags
-    from skytrain.targets.endpoint_keys import put_key
+    from skytrain.targets.ec2.serve import put_key
 
     ours = Tags("demo", "ada", RUN, datetime(2026, 1, 1, tzinfo=UTC))
     ground.session.perform(put_key(PARAMETER, "secret", ours, None))

@@ -11,7 +11,7 @@ from skytrain.runs import LaunchedGroup, LaunchRecord, create_launch
 from skytrain.storage import open_store
 from skytrain.targets import RunFollower
 from skytrain.targets.slurm import target
-from skytrain.targets.slurm.cluster import SlurmJob, seconds_of
+from skytrain.targets.slurm.jobs import seconds_of, slurm_job
 from skytrain.targets.slurm.launch import filesystem_of, prepare_slurm_launch
 from skytrain.targets.slurm.requests import OVER, slurm_time
 from tests.support.tiny import TINY
@@ -142,7 +142,7 @@ def test_on_hyperpod_the_agents_resume_by_themselves_and_its_log_is_told(shared,
     assert ("--auto-resume=1" in done.stdout) is hyperpod, done.stdout + done.stderr
     log = shared / "slurm-7.log"
     log.write_text("step 10\n[Auto Resume] Info: JobID: 7 StepID: 0 Initiating communication\nstep 20\n")
-    job = SlurmJob(
+    job = slurm_job(
         id="7", state="RUNNING", nodes="n1", elapsed="1:00", limit="2:00", restarts=0, reason="", log=str(log)
     )
     assert target.resiliency_lines([job]) == ["[Auto Resume] Info: JobID: 7 StepID: 0 Initiating communication"]
@@ -156,7 +156,7 @@ def test_logs_and_status_say_what_became_of_a_job_that_wrote_nothing_or_was_pree
     with pytest.raises(SkytrainError, match="nor a job of Slurm"):
         target.TARGETS["slurm"].job_log(config, "one", 5)
     found[:] = [
-        SlurmJob(
+        slurm_job(
             id="8",
             state="PENDING",
             nodes="2 wanted",
@@ -170,7 +170,7 @@ def test_logs_and_status_say_what_became_of_a_job_that_wrote_nothing_or_was_pree
     log = target.TARGETS["slurm"].job_log(config, "one", 5)
     assert (log.lines, log.ended) == (["job 8: pending (Resources); it has written nothing"], False)
     (shared / "slurm-8.log").write_text("a\nb\nc\n")
-    found[:] = [replace(found[0], state="PREEMPTED", reason="None")]
+    found[:] = [slurm_job(id="8", state="PREEMPTED", nodes="n1", reason="None", log=str(shared / "slurm-8.log"))]
     log = target.TARGETS["slurm"].job_log(config, "one", 2)
     assert (log.lines, log.ended) == (["b", "c"], True)
     shown = target.TARGETS["slurm"].run_jobs(config, "one")
@@ -208,7 +208,7 @@ def test_who_watches_a_run_that_waits_in_the_queue_goes_on_until_its_job_has_end
     )
     create_launch(open_store(config.store), record)
     jobs = [
-        SlurmJob(
+        slurm_job(
             id="8", state="PENDING", nodes="2 wanted", elapsed="0:00", limit="2:00", restarts=0, reason="Resources"
         )
     ]
@@ -217,7 +217,7 @@ def test_who_watches_a_run_that_waits_in_the_queue_goes_on_until_its_job_has_end
     view = follower.look()
     assert [follower.end_of(view) for _ in range(4)] == [None] * 4
     assert json.loads(target.TARGETS["slurm"].plan_stop(config, "one", print).requests()) == [["scancel", "8"]]
-    jobs[:] = [replace(jobs[0], state="CANCELLED by 0")]
+    jobs[:] = [slurm_job(id="8", state="CANCELLED by 0", nodes="n1")]
     with pytest.raises(SkytrainError, match="no run 'another'"):  # in a dry run, too
         target.TARGETS["slurm"].plan_stop(config, "another", print)
     assert follower.end_of(view) is None  # a job that is requeued may be seen so for a moment

@@ -14,7 +14,7 @@ from skytrain.checkpoints import committed_steps, load_model
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent, read_metrics
 from skytrain.storage import open_store
-from skytrain.targets.slurm.cluster import seconds_of
+from skytrain.targets.slurm.jobs import seconds_of
 from skytrain.tuning import SweepStore
 from tests.pipelines.test_tune import SWEEP
 from tests.support.slurm import slurm_cluster

@@ -44,7 +44,7 @@ from .removal import (
     judge as judge,
     remove as remove,
 )
-from .reservations import CapacityBlock as CapacityBlock, find_block as find_block
+from .reservations import CapacityBlock as CapacityBlock, block_options as block_options, find_block as find_block
 from .resources import (
     KINDS as KINDS,
     CloudResource as CloudResource,

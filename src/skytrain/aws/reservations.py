@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from ..planning import PlannedOffer
 from .calls import Call
@@ -57,6 +58,12 @@ def find_block(session: AwsSession, offer: PlannedOffer, now: datetime) -> Capac
     if block.kill_after_seconds(offer, now) <= 0:
         raise _unusable(offer, f"ends at {block.ends_at}")
     return block
+
+
+def block_options(reservation: str) -> dict[str, Any]:
+    """Return the part of a request that takes machines from a capacity block."""
+    target = {"CapacityReservationTarget": {"CapacityReservationId": reservation}}
+    return {"InstanceMarketOptions": {"MarketType": "capacity-block"}, "CapacityReservationSpecification": target}
 
 
 def _unusable(offer: PlannedOffer, problem: str, cause: str = "preflight") -> CloudError:

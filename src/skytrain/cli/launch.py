@@ -123,9 +123,9 @@ def launch(
     job = _prepared(
         LaunchRequest(
             job=context.meta[JOB],
-            words=words,
+            overrides=words,
             folders=folders,
-            compose=lambda words: compose_overrides(list(words), folders),
+            compose=lambda overrides: compose_overrides(list(overrides), folders),
             tell=show_finding,
             plan=plan,
             replan=replan,
@@ -144,13 +144,13 @@ def launch(
     if follow:
         print("--follow: this job cannot be watched from here; the commands below show it", file=sys.stderr)
     print("Next:")
-    print_next(job.name, job.next_words, options=job.next_options)
+    print_next(job.name, job.next_arguments, options=job.next_options)
 
 
 def _prepared(request: LaunchRequest) -> ReadyJob:
     from ..targets import check_request, find_target
 
-    words = [word for word in request.words if word.startswith("cloud")]
+    words = [word for word in request.overrides if word.startswith("cloud")]
     target = find_target(request.compose(words).config.cloud.target)
     check_request(target, request)
     return target.prepare(request)
@@ -188,7 +188,7 @@ def _follow(job: ReadyJob) -> int:
         if code is not None:
             return code
     follower = RunFollower(job.config, job.name, job.session, launched=True)
-    return follow_launch(follower, job.next_words)
+    return follow_launch(follower, job.next_arguments)
 
 
 def _show_run(follower: RunFollower, detached: str) -> RunEnd | None:

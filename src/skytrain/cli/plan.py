@@ -146,7 +146,7 @@ def plan(
     """
     from dataclasses import replace
 
-    from ..planning import PlanRequest
+    from ..planning import EC2, PlanRequest
     from ..targets import Trials as TrialsWanted, compose_plan, plan_run, plan_tokens, target_of
 
     words = list(overrides or [])
@@ -156,7 +156,7 @@ def plan(
     composed, open_mesh = compose_plan(words, config_dir or [], mesh)
     if measure:
         _measure_here(composed)
-    target = target or target_of(composed.config).priced
+    seller = target or target_of(composed.config).priced
     request = PlanRequest(
         budget_usd=composed.config.budget.usd,
         deadline_hours=_hours(deadline),
@@ -164,10 +164,10 @@ def plan(
         nodes=nodes,
         region=region,
         market=market,
-        target=target,
+        target=seller,
     )
     if how_many_tokens:
-        wanted = replace(request, target=target or "ec2")
+        wanted = replace(request, target=seller or EC2.name)
         return _print_tokens(composed, request, plan_tokens(composed, open_mesh, wanted, rows), as_json)
     planned = plan_run(composed, open_mesh, request, TrialsWanted(trials, trial_steps), out)
     _print_plan(composed, planned, request, rows, as_json)
@@ -264,7 +264,8 @@ def _measure_here(composed: Composed) -> None:
 
 def _print_offers(composed: Composed, planned: Planned, request: PlanRequest, rows: int) -> None:
     from ..planning import load_catalog
-    from ..report import offers_legend, offers_table, prices_note, run_lines, targets_note
+    from ..report import offers_legend, offers_table, prices_note, run_lines, sellers_note
+    from ..targets import sellers
 
     for line in run_lines(composed.config):
         print(line)
@@ -277,7 +278,7 @@ def _print_offers(composed: Composed, planned: Planned, request: PlanRequest, ro
         print(f"and {len(planned.offers) - len(shown)} more (--rows N shows them); offers that break a limit come last")
     for line in offers_legend(request):
         print(line)
-    print(targets_note(load_catalog(), request))
+    print(sellers_note(sellers(), load_catalog(), request))
     print(prices_note(load_catalog()))
 
 

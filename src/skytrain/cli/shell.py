@@ -50,13 +50,10 @@ def shell(
       skytrain shell my-run cloud=aws --node 1 --dry-run
       skytrain shell serve-my-run cloud=aws --forward 8000
     """
-    from ..aws import open_session
-    from ..targets import check_tools, choose_machine, machines_of
+    from ..targets import check_tools, target_of
 
     config = compose_overrides(overrides, config_dir).config
-    session = open_session(config.cloud.region, config.cloud.account)
-    machines = machines_of(config, session, run, lambda text: print(text, file=sys.stderr))
-    command = choose_machine(run, machines, node).command(forward)
+    command = target_of(config).shell_command(config, run, node, forward, lambda text: print(text, file=sys.stderr))
     if dry_run:
         print(shlex.join(command))
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,9 +10,9 @@ from typing import Any
 from ..aws import RUN, AwsSession, Call, CloudError
 from ..config import Config, format_bytes, format_seconds, plural
 from ..planning import S3_USD_PER_1000_WRITES, S3_USD_PER_GB_MONTH
-from ..runs import Count, HostSpends, last_records, load_run
+from ..runs import Count, HostSpends, LaunchRecord, last_records, launches_of, load_run
 from ..storage import Store, open_store
-from ..targets import JobCost, emr_costs, emr_launches
+from ..targets import billing_targets, built_in_target
 
 # us-east-2. Rank 0 writes spend, metrics and log and lists the attempts every five seconds, and reads one small object.
 USD_PER_READ = 0.0004 / 1000
@@ -36,6 +36,18 @@ class MachineCost:
 
 
 @dataclass(frozen=True)
+class JobCost:
+    """What a job has cost whose service bills it, and what that figure rests on."""
+
+    name: str
+    where: str
+    state: str
+    seconds: float | None
+    usd: float | None
+    basis: str
+
+
+@dataclass(frozen=True)
 class Bill:
     """What AWS itself says of the run, by service; `problem` if it does not."""
 
@@ -55,8 +67,8 @@ class RunCosts:
     storage_usd_per_month: float
     requests_usd: float
     bill: Bill | None
-    jobs: tuple[JobCost, ...] = ()  # on EMR
-    unread_jobs: int = 0  # on EMR, without a session to ask about them
+    jobs: tuple[JobCost, ...] = ()  # of targets that bill jobs
+    unread_jobs: int = 0  # of those, without a session to ask about them
 
     @property
     def usd(self) -> float:
@@ -66,7 +78,7 @@ class RunCosts:
 def costs(config: Config, run: str, session: AwsSession | None) -> RunCosts:
     """The costs of a run, with AWS's bill if there is a session to ask."""
     store = open_store(config.store)
-    launches = emr_launches(config, run)
+    launches = billed_launches(store, run)
     # A launch that prepares data trains nothing, so it has no record of a run.
     began_at = (
         launches[0].launched_at
@@ -87,9 +99,32 @@ def costs(config: Config, run: str, session: AwsSession | None) -> RunCosts:
         if remote
         else 0.0,
         bill=None if session is None else read_bill(session, run, began_at),
-        jobs=() if session is None else tuple(emr_costs(session, launches, datetime.now(UTC))),
+        jobs=() if session is None else tuple(job_costs(session, launches)),
         unread_jobs=len(launches) if session is None else 0,
     )
+
+
+def billed_launches(store: Store, run: str) -> list[LaunchRecord]:
+    """Return the launches of a run whose target bills jobs, oldest first."""
+    names = {target.name for target in billing_targets()}
+    return [record for record in launches_of(store, run) if record.target in names]
+
+
+def job_costs(session: AwsSession, launches: Sequence[LaunchRecord]) -> Iterator[JobCost]:
+    """Yield what the jobs of these launches cost, newest first."""
+    now = datetime.now(UTC)
+    for record in reversed(launches):
+        target = built_in_target(record.target)
+        assert target is not None
+        for job in target.job_costs(session, [record], now):
+            yield JobCost(
+                name=job.name,
+                where=f"{record.target} {job.place}",
+                state=job.state,
+                seconds=job.seconds,
+                usd=job.usd,
+                basis=job.usd_basis,
+            )
 
 
 def machine_costs(store: Store, run: str) -> list[MachineCost]:
@@ -160,10 +195,10 @@ def cost_rows(found: RunCosts) -> list[tuple[str, ...]]:
 
 
 def job_cost_rows(found: RunCosts) -> list[tuple[str, ...]]:
-    """Jobs on EMR as a table, header first."""
+    """Return jobs that their service bills as a table, header first."""
     rows: list[tuple[str, ...]] = [("JOB", "WHERE", "STATE", "RAN", "DOLLARS", "FROM")]
     for job in found.jobs:
-        ran = "-" if job.seconds is None else format_seconds(job.seconds)
+        ran = "-" if job.seconds is None else format_seconds(round(job.seconds))
         rows.append((job.name, job.where, job.state, ran, "?" if job.usd is None else f"{job.usd:.2f}", job.basis))
     return rows
 
@@ -173,7 +208,10 @@ def cost_notes(found: RunCosts) -> list[str]:
     lines = []
     if found.unread_jobs:
         jobs = plural(found.unread_jobs, "launch", "launches")
-        lines.append(f"{jobs} on EMR: what they cost is told with cloud=emr-serverless or cloud=emr")
+        targets = billing_targets()
+        places = " and ".join(dict.fromkeys(target.title for target in targets))
+        words = " or ".join(f"cloud={target.name}" for target in targets)
+        lines.append(f"{jobs} on {places}: what they cost is told with {words}")
     if not found.metered and not found.jobs and not found.unread_jobs:
         lines.append("no attempt knew the price of its machine: set budget.usd_per_hour")
     stored = format_bytes(found.stored_bytes)

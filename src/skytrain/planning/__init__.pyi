@@ -5,7 +5,6 @@ from .catalog import (
     Catalog as Catalog,
     InstanceType as InstanceType,
     Market as Market,
-    Target as Target,
     load_catalog as load_catalog,
     quota_code as quota_code,
     save_catalog as save_catalog,
@@ -86,10 +85,12 @@ from .mesh import (
     parallel_settings as parallel_settings,
 )
 from .offers import (
+    EC2 as EC2,
     LONGEST_HOURS as LONGEST_HOURS,
     NODES as NODES,
     Offer as Offer,
     PlanRequest as PlanRequest,
+    Seller as Seller,
     find_offers as find_offers,
 )
 from .plan_file import (

@@ -16,7 +16,6 @@ from ..config import SkytrainError, nearest, skytrain_cache_folder
 from .hardware import Gpu, find_gpu
 
 Market = Literal["on-demand", "spot"]
-Target = Literal["ec2", "sagemaker"]
 MARKETS: tuple[Market, ...] = ("on-demand", "spot")
 FAMILIES = ("g5", "g6", "g6e", "g7e", "p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300")
 CPU_FAMILIES = ("c7i", "m7i", "r7i", "r5")  # for preparing data: 2, 4, 8 and 8 GiB of memory per vCPU

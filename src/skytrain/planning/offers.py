@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ..config import ConfigError
 from .budget import Budget
-from .catalog import MARKETS, Catalog, InstanceType, Market, Price, Target
+from .catalog import MARKETS, Catalog, InstanceType, Market, Price
 from .communication import Node
 from .costs import BOOT_SECONDS, Estimate, estimate
 from .flops import decoder_flops_per_token
@@ -27,6 +27,23 @@ LONGEST_HOURS = 90 * 24.0  # of a run that is offered where no deadline and no n
 
 
 @dataclass(frozen=True)
+class Seller:
+    """Who rents out the machines of an offer, as data. EC2 does; a launch target that has other prices gives its own."""
+
+    name: str  # as `plan --target` and a plan name it
+    title: str
+    price: Callable[[Catalog, str, str, Market], Price | None] = Catalog.price  # of a type in a region and market
+    has_prices: Callable[[Catalog], bool] = lambda catalog: True
+    spot_priced: bool = True  # without a price of its own, spot costs at most what the machine costs on demand
+    machine_prefix: str = ""  # of its types
+    quota: str = ""  # that limits its machines, with {nodes}, where EC2's quotas of vCPUs do not
+    unsold: str = "not sold {market} in {region}"
+
+
+EC2 = Seller(name="ec2", title="EC2")  # the catalogue lists its machines
+
+
+@dataclass(frozen=True)
 class PlanRequest:
     """The user's constraints beyond the configuration; None means unconstrained."""
 
@@ -36,7 +53,7 @@ class PlanRequest:
     nodes: int | None = None
     region: str | None = None
     market: Market | None = None
-    target: Target | None = "ec2"  # None: all whose prices are known
+    target: str | None = EC2.name  # a seller; None: all whose prices are known
     tokens_open: bool = (
         False  # the question is how many tokens the budget buys, so dollars and hours do not limit it yet
     )
@@ -65,7 +82,7 @@ class Offer:
     placement: Placement | None
     estimate: Estimate | None
     problem: str | None  # why it is unavailable or breaks a limit; None if it may be chosen
-    target: Target = "ec2"
+    seller: Seller = EC2
 
     @property
     def quota_vcpus(self) -> int:
@@ -73,8 +90,8 @@ class Offer:
 
     @property
     def machine(self) -> str:
-        """The machine's type as its target names it: g5.xlarge, or ml.g5.xlarge of SageMaker."""
-        return f"ml.{self.instance.type}" if self.target == "sagemaker" else self.instance.type
+        """The machine's type as its seller names it: g5.xlarge, or ml.g5.xlarge of SageMaker."""
+        return f"{self.seller.machine_prefix}{self.instance.type}"
 
     @property
     def gpus(self) -> int:
@@ -85,8 +102,11 @@ class Offer:
         return f"{self.nodes} x {self.machine} ({self.market}, {self.region})"
 
 
-def find_offers(workload: Workload, catalog: Catalog, request: PlanRequest) -> list[Offer]:
+def find_offers(
+    workload: Workload, catalog: Catalog, request: PlanRequest, sellers: Sequence[Seller] = (EC2,)
+) -> list[Offer]:
     """Return all offers that match the request: valid ones by dollars, then the others with their problem."""
+    asked = [seller for seller in sellers if request.target in (None, seller.name)]
     if request.region:
         catalog.check_region(request.region)
     instances = [catalog.instance(request.instance)] if request.instance else list(catalog.instances)
@@ -99,7 +119,8 @@ def find_offers(workload: Workload, catalog: Catalog, request: PlanRequest) -> l
             key = (replace(Node.of(instance), network_bytes_per_s=network), instance.gpu_memory_mib, nodes)
             if key not in placed:
                 placed[key] = place(workload, instance, nodes)
-            found += _priced(workload, placed[key], instance, nodes, catalog, request)
+            for seller in asked:
+                found += _priced(seller, workload, placed[key], instance, nodes, catalog, request)
     return sorted(found, key=_rank)
 
 
@@ -195,20 +216,25 @@ def estimate_offer(workload: Workload, placement: Placement, offer: Offer) -> Es
 
 
 def _priced(
+    seller: Seller,
     workload: Workload,
     placement: Placement | NoPlacement,
     instance: InstanceType,
     nodes: int,
     catalog: Catalog,
     request: PlanRequest,
-) -> list[Offer]:
-    """Return one offer for each region, market and target."""
-    rows = [] if request.target == "ec2" else _on_sagemaker(workload, placement, (instance, nodes), catalog, request)
-    if request.target == "sagemaker":
-        return rows
+) -> Iterator[Offer]:
+    """Yield the seller's offer in each region and market.
+
+    EC2's machines are shown without a price where one of them is asked for; another seller's where only it is asked.
+    """
+    listed = seller.name == EC2.name
+    named = request.target == seller.name
+    shown_unsold = bool(request.region or request.instance) if listed else named
+    markets = [request.market] if request.market else MARKETS if seller.spot_priced else MARKETS[:1]
     for region in [request.region] if request.region else catalog.regions:
-        for market in [request.market] if request.market else MARKETS:
-            price = catalog.price(instance.type, region, market)
+        for market in markets:
+            price = seller.price(catalog, instance.type, region, market)
             offer = Offer(
                 region=region,
                 instance=instance,
@@ -218,55 +244,20 @@ def _priced(
                 placement=None,
                 estimate=None,
                 problem=None,
+                seller=seller,
             )
             if isinstance(placement, NoPlacement):
-                rows.append(replace(offer, problem=placement.reason))
+                if listed or named or price is not None:
+                    yield replace(offer, problem=placement.reason)
             elif price is None:
-                if request.region or request.instance:
-                    rows.append(replace(offer, placement=placement, problem=f"not sold {market} in {region}"))
+                if shown_unsold:
+                    unsold = seller.unsold.format(market=market, region=region)
+                    yield replace(offer, placement=placement, problem=unsold)
+            elif market == "spot" and not seller.spot_priced and not named:
+                continue  # its dollars are a limit and not an estimate: it is not ranked with others' spot
             else:
                 found = estimate_offer(workload, placement, offer)
-                rows.append(replace(offer, placement=placement, estimate=found, problem=_limit(found, request)))
-    return rows
-
-
-def _on_sagemaker(
-    workload: Workload,
-    placement: Placement | NoPlacement,
-    machines: tuple[InstanceType, int],
-    catalog: Catalog,
-    request: PlanRequest,
-) -> list[Offer]:
-    """Return SageMaker's offers: on demand, and spot where it is asked for, at the most that it can cost."""
-    instance, nodes = machines
-    market = request.market or "on-demand"
-    rows = []
-    for region in [request.region] if request.region else catalog.regions:
-        price = catalog.sagemaker_price(instance.type, region, market)
-        offer = Offer(
-            region=region,
-            instance=instance,
-            nodes=nodes,
-            market=market,
-            price=price,
-            placement=None,
-            estimate=None,
-            problem=None,
-            target="sagemaker",
-        )
-        if isinstance(placement, NoPlacement):
-            if price is not None or request.target == "sagemaker":
-                rows.append(replace(offer, problem=placement.reason))
-        elif price is None:
-            if request.target == "sagemaker":
-                unknown = "SageMaker's prices are not known here; fetch them: skytrain catalog refresh"
-                rows.append(replace(offer, placement=placement, problem=unknown))
-        elif request.market == "spot" and request.target is None:
-            continue  # its dollars are a limit, not an estimate: it is not ranked with EC2's spot machines
-        else:
-            found = estimate_offer(workload, placement, offer)
-            rows.append(replace(offer, placement=placement, estimate=found, problem=_limit(found, request)))
-    return rows
+                yield replace(offer, placement=placement, estimate=found, problem=_limit(found, request))
 
 
 def _limit(found: Estimate, request: PlanRequest) -> str | None:

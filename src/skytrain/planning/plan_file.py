@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..config import ConfigError, SkytrainError, build
-from .catalog import Market, Target
+from .catalog import Market
 
 FORMAT = 3
 HASH = "hash"  # the key of the hash over all others
@@ -102,7 +102,7 @@ class PlannedOffer:
     kill_after_seconds: float  # from the start of these machines; AWS ends them then, whatever happens
     zones: list[ZonePrice]
     reservation: str | None = None  # a capacity block, which is paid for already
-    target: Target = "ec2"  # whose prices these are
+    target: str = "ec2"  # whose prices these are
 
 
 @dataclass(frozen=True)

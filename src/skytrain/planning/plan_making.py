@@ -93,7 +93,7 @@ def fallbacks(choice: Offer, found: Sequence[Offer]) -> list[Offer]:
     number of nodes that is cheapest.
     """
     taken = {(choice.instance.type, choice.market)}
-    found = [offer for offer in found if offer.target == choice.target]
+    found = [offer for offer in found if offer.seller == choice.seller]
     following: list[Offer] = []
     for offer in found:
         key = (offer.instance.type, offer.market)
@@ -110,8 +110,8 @@ def highest_bid(offer: Offer, catalog: Catalog) -> float:
     """
     assert offer.price
     dearest = offer.price.usd_per_hour_max
-    if offer.target == "sagemaker":
-        return dearest  # on demand, the most that managed spot can cost
+    if not offer.seller.spot_priced:
+        return dearest  # on demand, the most that spot can cost
     return bid_for(offer.price, offer.instance.type, catalog)
 
 
@@ -143,7 +143,7 @@ def _planned(offer: Offer, material: PlanMaterial) -> PlannedOffer:
         price_date=price.date,
         price_source=f"{material.catalog.origin} catalogue: {price.source}",
         max_usd_per_hour_each=bid,
-        quota=QuotaNeed(None if offer.target == "sagemaker" else instance.quota_code(offer.market), offer.quota_vcpus),
+        quota=QuotaNeed(None if offer.seller.quota else instance.quota_code(offer.market), offer.quota_vcpus),
         efa_interfaces=instance.efa_interfaces if several else 0,
         placement_group=several and instance.efa_interfaces > 0,
         disk_gb=_disk_gb(instance.nvme_gb, material.local_bytes),
@@ -159,7 +159,7 @@ def _planned(offer: Offer, material: PlanMaterial) -> PlannedOffer:
         cost=CostForecast(**asdict(offer.estimate)),
         kill_after_seconds=material.request.budget.kill_after_seconds(offer.estimate.hours_p90, bid * offer.nodes),
         zones=[],
-        target=offer.target,
+        target=offer.seller.name,
     )
 
 

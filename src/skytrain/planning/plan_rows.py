@@ -34,7 +34,7 @@ def offer_rows(found: Sequence[Offer]) -> list[dict[str, Any]]:
         estimate = offer.estimate
         price = offer.price
         rows.append({
-            "target": offer.target,
+            "target": offer.seller.name,
             "region": offer.region,
             "instance_type": offer.instance.type,
             "nodes": offer.nodes,

@@ -12,6 +12,7 @@ from ..config import Config, format_bytes, format_count, format_seconds, plural,
 from ..evaluation import Measure, ModelResults, PairedDifference
 from ..planning import (
     BESIROGLU,
+    EC2,
     HOFFMANN,
     HOURS_PER_MONTH,
     LONGEST_HOURS,
@@ -30,6 +31,7 @@ from ..planning import (
     PlanRequest,
     Purchase,
     Ranked,
+    Seller,
     decoder_flops_per_token,
     decoder_size,
     has_serverless_price,
@@ -43,7 +45,6 @@ from ..tuning import Observation, SweepStatus
 from .terminal import metric_curve
 
 T = TypeVar("T")
-TARGETS = {"ec2": "EC2", "sagemaker": "SageMaker"}
 
 
 def text_table(rows: Sequence[Sequence[str]], *, left: frozenset[int] | None = None) -> str:
@@ -115,7 +116,7 @@ def _offer_row(offer: Offer, chosen: bool) -> list[str]:
     limit = usable_bytes(offer.instance.gpu_memory_mib)
     return [
         ">" if chosen else "",
-        TARGETS[offer.target],
+        offer.seller.title,
         offer.region,
         offer.machine,
         str(offer.nodes),
@@ -135,8 +136,8 @@ def _offer_row(offer: Offer, chosen: bool) -> list[str]:
 
 
 def _quota_text(offer: Offer) -> str:
-    if offer.target == "sagemaker":
-        return f"{offer.nodes} of SageMaker's own"
+    if offer.seller.quota:
+        return offer.seller.quota.format(nodes=offer.nodes)
     return f"{offer.quota_vcpus} {offer.instance.quota_code(offer.market) or 'unknown code'}"
 
 
@@ -178,15 +179,20 @@ def offers_legend(request: PlanRequest) -> list[str]:
     return lines
 
 
-def targets_note(catalog: Catalog, request: PlanRequest) -> str:
-    """Say whether SageMaker is ranked."""
+def sellers_note(sellers: Sequence[Seller], catalog: Catalog, request: PlanRequest) -> str:
+    """Say whose offers are ranked, and why others are not."""
     if request.target is not None:
-        return f"only {TARGETS[request.target]} (--target)"
-    if not catalog.sagemaker_prices:
-        return "SageMaker is not ranked: its prices are not known here; skytrain catalog refresh fetches them"
-    if request.market == "spot":
-        return "SageMaker is not ranked: managed spot has no published price; --target sagemaker shows its most"
-    return "EC2 and SageMaker are ranked together; SageMaker on demand"
+        return f"only {next(seller.title for seller in sellers if seller.name == request.target)} (--target)"
+    return "\n".join(_seller_note(seller, catalog, request) for seller in sellers if seller != EC2)
+
+
+def _seller_note(seller: Seller, catalog: Catalog, request: PlanRequest) -> str:
+    name = seller.title
+    if not seller.has_prices(catalog):
+        return f"{name} is not ranked: its prices are not known here; skytrain catalog refresh fetches them"
+    if request.market == "spot" and not seller.spot_priced:
+        return f"{name} is not ranked: managed spot has no published price; --target {seller.name} shows its most"
+    return f"{EC2.title} and {name} are ranked together; {name} on demand"
 
 
 def prices_note(catalog: Catalog, today: date | None = None) -> str:

@@ -12,6 +12,7 @@ from ..config import SkytrainError, build
 from ..storage import Store
 from .reading import DamagedRecord, read_object
 
+DEFAULT_TARGET = "ec2"  # of a record that names none, and of an account without cloud.target
 NEVER = datetime(9000, 1, 1, tzinfo=UTC)
 
 
@@ -66,7 +67,7 @@ class LaunchRecord:
     failed: bool = False
     after: LaunchId | None = None  # all groups wait at zero until this launch, a smoke run, has ended well
     then: LaunchId | None = None  # this launch is a smoke run, whose last act starts or removes that one
-    target: str = "ec2"  # the value of cloud.target; each group of another than ec2 is a job there
+    target: str = DEFAULT_TARGET  # the value of cloud.target; each group of another than ec2 is a job there
 
     @property
     def over_at(self) -> datetime:
@@ -96,6 +97,24 @@ def started_key(record: LaunchRecord) -> str:
 def stopped_key(record: LaunchRecord) -> str:
     """Return the object that says that people have ended the launch; of those that save nothing when they end."""
     return f"{launch_folder(record)}/stopped.json"
+
+
+def current_offer(store: Store, record: LaunchRecord) -> tuple[int, datetime]:
+    """Return the number of the offer that is tried now, and since when, by the store's clock."""
+    stats = store.list(f"{launch_folder(record)}/offers/")
+    tried = {int(stat.key.rpartition("/")[2].removesuffix(".json")): stat for stat in stats}
+    if tried:
+        newest = max(tried)
+        return newest, datetime.fromtimestamp(tried[newest].modified, UTC)
+    if record.after is None:
+        return 0, datetime.fromisoformat(record.launched_at)
+    started = store.stat(started_key(record))
+    return 0, datetime.fromtimestamp(started.modified, UTC) if started else datetime.max.replace(tzinfo=UTC)
+
+
+def offer_key(record: LaunchRecord, number: int) -> str:
+    """Return the object that makes an offer the current one."""
+    return f"{launch_folder(record)}/offers/{number:05d}.json"
 
 
 def launch_starts(store: Store, record: LaunchRecord) -> bool | None:

@@ -4,41 +4,29 @@ from .account import (
     machines_of as machines_of,
 )
 from .base import LaunchRequest as LaunchRequest, LaunchTarget as LaunchTarget, ReadyJob as ReadyJob, RunJobs as RunJobs
-from .checks import (
-    CHECKS as CHECKS,
-    EMR as EMR,
-    SAGEMAKER as SAGEMAKER,
-    Finding as Finding,
-    Preflight as Preflight,
-    run_checks as run_checks,
-    sagemaker_checks as sagemaker_checks,
-)
-from .ec2.launch import (
-    PlannedJob as PlannedJob,
-    PreparedLaunch as PreparedLaunch,
-    config_files as config_files,
-    prepare_launch as prepare_launch,
-    start_launch as start_launch,
-)
-from .ec2.shell import check_tools as check_tools, choose_machine as choose_machine
-from .eks.job_views import cluster_of as cluster_of
+from .bundle import config_files as config_files
+from .checks import Finding as Finding, Preflight as Preflight, run_checks as run_checks
+from .eks.jobs import cluster_of as cluster_of
 from .eks.serve import keep_served as keep_served
-from .emr.job_views import JobCost as JobCost, emr_costs as emr_costs, emr_launches as emr_launches
 from .follow import RunEnd as RunEnd, RunFollower as RunFollower
 from .jobs import prepare_work as prepare_work
 from .leftovers import GcRequest as GcRequest, Leftovers as Leftovers
 from .limits import ask_account as ask_account, live_launch as live_launch
 from .plans import (
     Planned as Planned,
+    PlannedJob as PlannedJob,
     Trials as Trials,
     compose_plan as compose_plan,
     plan_run as plan_run,
     plan_tokens as plan_tokens,
 )
 from .registry import (
+    billing_targets as billing_targets,
+    built_in_target as built_in_target,
     check_request as check_request,
     find_serve_target as find_serve_target,
     find_target as find_target,
+    sellers as sellers,
     target_of as target_of,
 )
 from .run_status import (
@@ -48,7 +36,7 @@ from .run_status import (
     status_of as status_of,
 )
 from .run_view import NodeView as NodeView, RunView as RunView
-from .sagemaker.launch import in_private_subnets as in_private_subnets, with_recorded_image as with_recorded_image
 from .serving import ServeJob as ServeJob, ServeRequest as ServeRequest, ServeTarget as ServeTarget
+from .shell import check_tools as check_tools
 from .slurm.parallelcluster import ClusterSpec as ClusterSpec, cluster_config as cluster_config
 from .stopping import stop_whole_sweep as stop_whole_sweep

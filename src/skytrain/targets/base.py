@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from ..config import Composed, Config, SkytrainError
-from ..runs import Reporter
+from ..config import Composed, Config, SkytrainError, format_seconds
+from ..runs import LaunchRecord, Reporter
+from ..storage import Store
+from .bundle import config_files
 
 if TYPE_CHECKING:
     from ..aws import AwsSession
     from ..jobs import NodeRequest, RentedMachines
-    from ..planning import ClusterCosts, JobKind, Offer, Target
-    from .checks import Finding
-    from .eks.serve import ServingState
+    from ..planning import ClusterCosts, JobKind, Offer, Seller
+    from .checks import Check, Finding, Preflight
     from .follow import RunEnd, RunFollower
     from .leftovers import GcRequest, Leftovers
+    from .plans import PlannedJob
+    from .serving import ServingState
     from .stopping import PlannedStop
 
 
@@ -26,9 +30,9 @@ class LaunchRequest:
     """What the user asked for."""
 
     job: JobKind
-    words: Sequence[str]  # settings
+    overrides: Sequence[str]
     folders: Sequence[Path]  # of the user's own configuration
-    compose: Callable[[Sequence[str]], Composed]  # makes a configuration of settings
+    compose: Callable[[Sequence[str]], Composed]  # makes a configuration of overrides
     tell: Callable[[Finding], None]  # shows the result of a check
     plan: Path | None = None
     replan: bool = False
@@ -43,9 +47,7 @@ class LaunchRequest:
         return any(value is not None for value in self.only.values())
 
     def files(self) -> dict[str, bytes]:
-        """The user's own groups of settings, which go to the machines."""
-        from .ec2.launch import config_files
-
+        """Return the user's own groups of settings, which go to the machines."""
         return config_files([*self.folders, Path()])
 
 
@@ -68,20 +70,88 @@ class ReadyJob:
     follows: bool = True  # whether --follow can watch it
     before: Callable[[ShowRun, Callable[[str], None]], int | None] | None = None
     """Watches what comes before the run itself; returns an exit code if the run does not start."""
-    next_words: Sequence[str] = ()  # of the commands that people type next
+    next_arguments: Sequence[str] = ()  # of the commands that people type next
     next_options: bool = True  # whether those watch and follow
+    records: Sequence[LaunchRecord] = ()  # that the start writes, where it launches several runs
 
 
 Rows = list[tuple[str, ...]]  # of a table, header first
+Phase = Literal["waiting", "running", "ending", "ended"]
+
+
+class SchedulerError(SkytrainError):
+    """A scheduler that cannot be asked, or refuses. Whoever watches a run asks it again."""
+
+
+@dataclass(frozen=True)
+class SchedulerJob:
+    """A job of a scheduler, as `status`, `logs`, `stop` and `costs` see it.
+
+    `facts` are for `status --json`, and may hold what only this scheduler says of its jobs.
+    """
+
+    id: str  # by which the scheduler knows it
+    name: str
+    state: str  # in the scheduler's own word
+    phase: Phase  # what that word means
+    hosts: str  # that it has, or waits for
+    place: str = ""  # the cluster, application or region that has it
+    reason: str | None = None  # why it waits, or how it ended
+    exit_code: int | None = None
+    began_at: datetime | None = None
+    ended_at: datetime | None = None
+    seconds: float | None = None  # that it has run
+    usd: float | None = None  # that it has cost
+    usd_basis: str = ""  # what that figure rests on
+    log: str | None = None  # where its log is: a file, a folder of the store, a prefix of CloudWatch's streams
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it waits or runs, and nobody has ended it."""
+        return self.phase in ("waiting", "running")
+
+    @property
+    def has_ended(self) -> bool:
+        return self.phase == "ended"
+
+
+Columns = Mapping[str, Callable[[SchedulerJob], str]]  # of a table of jobs, by their titles
+COLUMNS: Columns = {
+    "JOB": lambda job: job.name,
+    "STATE": lambda job: job.state,
+    "HOSTS": lambda job: job.hosts,
+    "RAN": lambda job: ran(job),
+    "REASON": lambda job: job.reason or "-",
+}
+
+
+def ran(job: SchedulerJob) -> str:
+    """Return how long the job has run, as text."""
+    return "-" if job.seconds is None else format_seconds(round(job.seconds))
 
 
 @dataclass(frozen=True)
 class RunJobs:
-    """The jobs of a run that a target has."""
+    """The jobs of a run that a scheduler has, newest first, and how they are shown."""
 
-    tables: Sequence[Rows] = ()
-    facts: Sequence[Mapping[str, Any]] = ()  # the same, for --json
+    jobs: Sequence[SchedulerJob] = ()
+    columns: Columns = field(default_factory=lambda: COLUMNS)
+    more_tables: Sequence[Rows] = ()
     lines: Sequence[str] = ()  # below the tables
+
+    @property
+    def tables(self) -> list[Rows]:
+        """The tables for people; none without jobs."""
+        if not self.jobs:
+            return []
+        rows = [tuple(show(job) for show in self.columns.values()) for job in self.jobs]
+        return [[tuple(self.columns), *rows], *self.more_tables]
+
+    @property
+    def facts(self) -> list[Mapping[str, Any]]:
+        """The same, for --json."""
+        return [job.facts for job in self.jobs]
 
 
 @dataclass(frozen=True)
@@ -93,17 +163,37 @@ class JobLog:
 
 
 class LaunchTarget(Protocol):
-    """One place to run jobs. Its module sets `TARGET` to an instance; a class of yours is named by its path."""
+    """A place to run jobs. Its `target.py` lists an instance in `TARGETS`; a class of yours is named by its path."""
 
     name: str  # the value of cloud.target
+    title: str = ""  # for people
     jobs: tuple[JobKind, ...] = ("train",)
     can_smoke: bool = False  # takes --smoke and --keep-on-failure
-    priced: Target | None = None  # whose machines `plan` compares; None: all that are known
+    seller: Seller | None = None  # whose prices it adds to those that `plan` compares
+    priced: str | None = None  # the seller whose machines `plan` compares; None: all that are known
     size_setting: str | None = None  # says how many machines, where no plan does: cloud.slurm.nodes
+    has_tagged_machines: bool = False  # its machines are the account's, and carry the tag of their run
+    bills_jobs: bool = False  # its jobs cost what the service says, and not what a run's meter counts
 
     def prepare(self, request: LaunchRequest) -> ReadyJob:
         """Check everything that can be checked. Raises SkytrainError with the exit code of the first problem."""
         ...
+
+    def prepare_together(
+        self, jobs: Sequence[PlannedJob], files: Mapping[str, bytes], tell: Callable[[Finding], None]
+    ) -> ReadyJob:
+        """Check planned jobs that start one after the other and run side by side, such as the experts of a branch."""
+        raise SkytrainError(f"cloud={self.name}: several runs cannot be launched together there\n  add cloud=ec2")
+
+    def doctor_checks(self, preflight: Preflight) -> tuple[Sequence[Check], Preflight]:
+        """Return what `doctor` checks there, and the settings it looks at.
+
+        AWS is asked only where an account is set up or a plan is given.
+        """
+        from .checks import CHECKS
+
+        aws = preflight.plan is not None or preflight.config.cloud.project is not None
+        return [one for one in CHECKS if aws or one.group != "AWS" or one.name == "account"], preflight
 
     def costs_around(self, config: Config, offer: Offer) -> ClusterCosts | None:
         """Return what the target costs besides the machines of an offer, for `plan`."""
@@ -114,12 +204,28 @@ class LaunchTarget(Protocol):
         return None
 
     def has_job(self, config: Config, run: str) -> bool | None:
-        """Return whether a job of a run waits or runs, for who watches it. None: only the store tells."""
+        """Return whether a job of a run waits or runs, for those who watch it. None: only the store tells."""
         return None
+
+    def is_live(self, session: AwsSession, record: LaunchRecord) -> bool | None:
+        """Return whether AWS has machines or a job of a launch, or is asked for some. None: AWS does not know."""
+        return None
+
+    def job_costs(self, session: AwsSession, launches: Sequence[LaunchRecord], now: datetime) -> list[SchedulerJob]:
+        """Return the jobs of these launches with what they cost, where the target bills jobs."""
+        return []
 
     def job_log(self, config: Config, run: str, lines: int | None) -> JobLog | None:
         """Return the last lines that the jobs of a run wrote. None: they have no log but the run's."""
         return None
+
+    def next_offers(self, session: AwsSession, store: Store, record: LaunchRecord) -> Callable[[], str | None] | None:
+        """Return what tries a launch's next offer when there is no capacity, and says so. None: it has one offer."""
+        return None
+
+    def gone_reason(self, store: Store, record: LaunchRecord) -> str:
+        """Return why a launch that left no outcome is over, for those who watch it."""
+        return f"its job has ended; see skytrain logs {record.run} {record.target_word}"
 
     def plan_stop(self, config: Config, run: str, tell: Callable[[str], None]) -> PlannedStop:
         """Find what `stop` ends besides the processes, which are asked through the store."""
@@ -137,8 +243,16 @@ class LaunchTarget(Protocol):
 
         return account_leftovers(config, request, reporter)
 
+    def shell_command(
+        self, config: Config, run: str, node: str | None, forward: int | None, tell: Callable[[str], None]
+    ) -> list[str]:
+        """Return the command of a terminal on a machine of a run; with `forward`, of a tunnel to its endpoint."""
+        from .shell import session_command
+
+        return session_command(config, run, node, forward, tell)
+
     def take_part(self, config: Config, request: NodeRequest, run: Callable[[Config, NodeRequest], int]) -> int:
-        """Let `run` take part in a run on this host, as `skytrain node` does there; returns the exit code."""
+        """Let `run` take part in a run on this host, as `skytrain node` does there; return the exit code."""
         return run(config, request)
 
     def instance(self, config: Config, request: NodeRequest) -> str | None:
@@ -152,7 +266,7 @@ class LaunchTarget(Protocol):
         return None
 
     def served(self, config: Config, name: str) -> ServingState | None:
-        """Return what is served under a name that is no run's."""
+        """Return what is served under a name that is not a run's."""
         return None
 
 
@@ -164,4 +278,9 @@ class NoTarget(LaunchTarget):
     can_smoke = True
 
     def prepare(self, request: LaunchRequest) -> ReadyJob:
+        raise SkytrainError("cloud.target is not set\n  add cloud=ec2")
+
+    def prepare_together(
+        self, jobs: Sequence[PlannedJob], files: Mapping[str, bytes], tell: Callable[[Finding], None]
+    ) -> ReadyJob:
         raise SkytrainError("cloud.target is not set\n  add cloud=ec2")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .. import __version__
-from ..config import format_bytes, source_hash
+from ..config import GROUPS, format_bytes, source_hash
 from ..runs import Reporter
 from ..storage import Store
 from .wheels import PLUGINS, ImagePython, fetch_wheels, installed_pins, plugins_version, plugins_wheel, skytrain_wheel
@@ -80,3 +82,30 @@ def _upload(store: Store, folder: Path, key: str, reporter: Reporter) -> None:
     for path in wheels:
         sums.append(f"{store.upload(path, f'{key}/{path.name}', advanced)}  {path.name}\n")
     store.create(f"{key}/{SUMS}", "".join(sums).encode())
+
+
+def config_files(folders: Sequence[Path]) -> dict[str, bytes]:
+    """Return the YAML files of the user's own groups, of several folders; the first folder wins."""
+    found: dict[str, bytes] = {}
+    for folder in folders:
+        for group in GROUPS:
+            for path in sorted((Path(folder) / group).glob("*.yaml")):
+                found.setdefault(f"{group}/{path.name}", path.read_bytes())
+    return found
+
+
+def packed(files: Mapping[str, bytes]) -> bytes:
+    """Return the files as .tar.gz, for machines to unpack."""
+    body = io.BytesIO()
+    with tarfile.open(fileobj=body, mode="w:gz") as archive:
+        for name, data in sorted(files.items()):
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return body.getvalue()
+
+
+def upload_bundle(store: Store, bundle: Bundle, contents: BundleContents, reporter: Reporter) -> None:
+    """Upload the bundle that a launch has prepared."""
+    made = make_bundle(store, contents, reporter)
+    assert made.key == bundle.key

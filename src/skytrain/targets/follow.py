@@ -1,4 +1,4 @@
-"""Follow a run until it ends. The terminal that launched it also tries the plan's next offer when there is no capacity."""
+"""Follow a run until it ends. The terminal that launched it also tries the launch's next offer."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from typing import Protocol
 
 from ..aws import AwsSession, CloudError
 from ..config import EXIT_CODES, INTERRUPTED, UNCOMMITTED, Config
-from ..runs import LaunchRecord, launch_folder, launches_of
-from ..storage import Store, StoreError, open_store
+from ..runs import LaunchRecord, launches_of
+from ..storage import StoreError, open_store
 from .account import AccountMachine, account_state
-from .ec2.fallback_offers import current_offer, machines_in, try_next_offer
+from .base import NoTarget, SchedulerError
 from .limits import ask_account, ended_in_store
-from .registry import target_of
+from .registry import target_of, target_of_record
 from .run_status import LAUNCH_FAILED
 from .run_view import RunView, RunWatch
-from .slurm.cluster import SlurmError
 
 LOOK_SECONDS = 10.0
 TAGS_SECONDS = 30.0
-OFFER_SECONDS = 60.0
 GONE_LOOKS = 2  # in a row without a machine or a request for one, before the launch counts as over
 RESTART_SECONDS = 180.0  # in which a supervisor restarts a job that has failed
 KILL_GRACE = timedelta(minutes=5)
@@ -62,9 +60,10 @@ class RunFollower:
         self._machines: tuple[AccountMachine, ...] = ()
         self._tags_at = self._failed_at = 0.0
         self._gone = 0
-        self._offers = None
-        if launched and session is not None and self.record is not None and self.record.target == "ec2":
-            self._offers = OfferTurns(session, self._store, self.record)
+        self._target = target_of_record(config, self.record) if self.record is not None else None
+        self._try_next_offer = None
+        if launched and session is not None and self.record is not None and self._target is not None:
+            self._try_next_offer = self._target.next_offers(session, self._store, self.record)
         self._watch = RunWatch(self._store, run, self.record, self._read_machines, launched=launched)
 
     def look(self) -> RunView:
@@ -79,17 +78,17 @@ class RunFollower:
                 screen.show(view)
                 if (end := self.end_of(view)) is not None:
                     return end
-                if (tried := self._offers.check() if self._offers else None) is not None:
+                if (tried := self._try_next_offer() if self._try_next_offer else None) is not None:
                     screen.note(tried)
                 told = ""
-            except (StoreError, CloudError, SlurmError) as error:
+            except (StoreError, CloudError, SchedulerError) as error:
                 if str(error) != told:
                     told = str(error)
                     screen.note(f"warning: {error}\n  asking again every few seconds; the machines go on")
             wait(LOOK_SECONDS)
 
     def end_of(self, view: RunView) -> RunEnd | None:
-        """How the run ended; None while it goes on."""
+        """Return how the run ended; None while it continues."""
         state = view.status.state
         status = view.status
         if state == LAUNCH_FAILED:
@@ -123,68 +122,31 @@ class RunFollower:
         self._gone = self._gone + 1 if self._has_machines(record) is False else 0
         if self._gone < GONE_LOOKS:
             return None
-        if record.target == "ec2":
-            return self._without_outcome(view, f"no machine is left, and none is asked for{self._boot_failures()}")
-        return self._without_outcome(view, f"its job has ended; see skytrain logs {record.run} {record.target_word}")
+        target = self._target or NoTarget()  # a class of someone else's, which is not loaded here
+        return self._without_outcome(view, target.gone_reason(self._store, record))
 
     def _has_machines(self, record: LaunchRecord) -> bool | None:
-        """Whether the launch has machines or a job, or waits for some. None: neither AWS nor the target can tell."""
-        found = ask_account(self._session, self._store)(record) if self._session is not None else None
+        """Return whether the launch has machines or a job, or waits for some. None: neither AWS nor the target can tell."""
+        live = ask_account(self._session, self._store)(record) if self._session is not None else None
         target = target_of(self._config)
-        if found is None and target.name == record.target:
-            found = target.has_job(self._config, record.run)
-        return False if found is None and ended_in_store(record, self._store) else found
+        if live is None and target.name == record.target:
+            live = target.has_job(self._config, record.run)
+        return False if live is None and ended_in_store(record, self._store) else live
 
     def _without_outcome(self, view: RunView, reason: str) -> RunEnd:
         saved = view.status.checkpoint_step is not None
         return RunEnd(EXIT_CODES[INTERRUPTED if saved else UNCOMMITTED], reason)
 
-    def _boot_failures(self) -> str:
-        assert self.record is not None
-        folder = f"{launch_folder(self.record)}/boot-failures"
-        found = self._store.list(f"{folder}/")
-        return f"; {len(found)} failed to boot, see {self._store.url(folder)}" if found else ""
-
     def _read_machines(self) -> tuple[AccountMachine, ...]:
-        if self._session is None or self.record is None or self.record.target != "ec2":
+        if self._session is None or self.record is None or self._target is None or not self._target.has_tagged_machines:
             return ()
         if time.monotonic() >= self._tags_at:
-            found = account_state(self._config, self._session, [self.run], self.run, [self.record.region])
-            self._machines, self._tags_at = found.machines, time.monotonic() + TAGS_SECONDS
+            state = account_state(self._config, self._session, [self.run], self.run, [self.record.region])
+            self._machines = state.machines
+            self._tags_at = time.monotonic() + TAGS_SECONDS
         return self._machines
 
 
 def _with_cause(reason: str, view: RunView) -> str:
     """Add what the run's last attempt recorded as the cause of its end."""
     return f"{reason}: {view.status.cause}" if view.status.cause and reason == view.status.state else reason
-
-
-class OfferTurns:
-    """Tries the launch's next offer when the current one has lacked machines for `cloud.patience`, as seen from here.
-
-    Seen from here: a machine that was lost and is being replaced after hours of training is no lack of capacity.
-    """
-
-    def __init__(self, session: AwsSession, store: Store, record: LaunchRecord) -> None:
-        self._session = session
-        self._store = store
-        self._record = record
-        self._due = 0.0
-        self._lacks: tuple[int, float] | None = None  # which offer, and since when
-
-    def check(self) -> str | None:
-        """Once a minute; returns what was done."""
-        now = time.monotonic()
-        if now < self._due:
-            return None
-        self._due = now + OFFER_SECONDS
-        number, _ = current_offer(self._store, self._record)
-        group = self._record.groups[number]
-        if machines_in(self._session, group) >= group.nodes:
-            self._lacks = None
-            return None
-        if self._lacks is None or self._lacks[0] != number:
-            self._lacks = (number, now)
-        if now - self._lacks[1] < self._record.patience_seconds:
-            return None
-        return try_next_offer(self._session, self._store, self._record, datetime.now(UTC))

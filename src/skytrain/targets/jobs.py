@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,13 +24,14 @@ from ..planning import (
     prepare_plan,
     timestamp,
 )
-from ..runs import LaunchedGroup, LaunchId, LaunchRecord, run_name
+from ..runs import DEFAULT_TARGET, LaunchedGroup, LaunchId, LaunchRecord, run_name
 from ..tuning import sweep_name
 
+JOB_NAME_LENGTH = 63  # of a training job, an application and a cluster
 PACKED = (".gz", ".zst", ".parquet", ".bz2", ".xz")
 UNPACKED_TIMES = 3.0  # bytes of text in a byte of a compressed file; assumed
-KEPT = 0.6  # of the text that is read; assumed
-UNKNOWN_BYTES = 1e9  # of a source that is no files and has no target
+KEPT_TEXT_FRACTION = 0.6  # of the text that is read; assumed
+UNKNOWN_BYTES = 1e9  # of a source that is not made of files and has no target
 
 
 def job_name(config: Config, job: JobKind) -> str:
@@ -44,6 +47,16 @@ def job_name(config: Config, job: JobKind) -> str:
 def machine_run(sweep: str, number: int) -> str:
     """Return the name under which a machine of a sweep is launched, shown and ended."""
     return f"{sweep}-machine-{number}"
+
+
+def scheduler_job_name(project: str, run: str, launch: str) -> str:
+    """Return the name of a launch's job. Long or odd run names are followed by their hash."""
+    full = f"skytrain-{project}-{run}"
+    most = JOB_NAME_LENGTH - len(launch) - 1
+    plain = re.sub(r"[^A-Za-z0-9]+", "-", full).strip("-")
+    if plain != full or len(plain) > most:
+        plain = f"{plain[: most - 11].rstrip('-')}-{hashlib.sha256(f'{project}/{run}'.encode()).hexdigest()[:10]}"
+    return f"{plain}-{launch}"
 
 
 def job_config(config: Config, job: JobKind) -> Config:
@@ -86,8 +99,30 @@ def job_extras(config: Config, job: JobKind) -> tuple[str, ...]:
     return tuple(sorted(extras))
 
 
-def job_words(offer: PlannedOffer, job: JobKind) -> tuple[str, ...]:
-    """Return the words of `skytrain node` that follow from the offer and the job."""
+def node_command(
+    overrides: Sequence[str],
+    launch: LaunchId,
+    offer: PlannedOffer | None,
+    *,
+    job: JobKind = "train",
+    nodes: int,
+    processes: int,
+    usd_per_hour: float | None,
+    options: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Return the arguments of `skytrain` on a rented machine: the user's overrides, then what the plan decided.
+
+    Without an offer nothing was planned: a smoke test on CPUs.
+    """
+    price = [f"budget.usd_per_hour={usd_per_hour:.4f}"] if usd_per_hour is not None else []
+    return (
+        "node", *overrides, *(_planned_arguments(offer, job) if offer is not None else ()), f"run={launch.run}", *price,
+        *options, "--nodes", str(nodes), "--processes", str(processes), "--launch", launch.launch,
+    )  # fmt: skip
+
+
+def _planned_arguments(offer: PlannedOffer, job: JobKind) -> tuple[str, ...]:
+    """Return the arguments of `skytrain node` that follow from the offer and the job."""
     if job in ("prepare", "serve"):
         return ("--job", job)
     if job == "tune":
@@ -124,7 +159,7 @@ def launch_record(
         bundle="",
         words=list(composed.overrides),
         groups=list(groups),
-        target=cloud.target or "ec2",
+        target=cloud.target or DEFAULT_TARGET,
     )
     if session is None:
         return record
@@ -159,7 +194,7 @@ def prepare_work(config: Config) -> PrepareWork:
     folder = f"tokens/{data.name}"
     target = None
     if data.target_tokens:
-        target = data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token / KEPT
+        target = data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token / KEPT_TEXT_FRACTION
     if not hasattr(source, "pieces"):
         return _work(config, target or UNKNOWN_BYTES, 0.0, folder)
     pieces = source.pieces()

@@ -9,12 +9,12 @@ from datetime import datetime
 from ..aws import KINDS, AwsSession, enabled_regions, scan_account
 from ..config import Composed, Config, SkytrainError, source_hash
 from ..jobs import generation_key, list_meeting
-from ..planning import Plan, load_catalog
+from ..planning import EC2, Plan, load_catalog
 from ..runs import LaunchRecord, read_launch, read_object, recorded_at, stopped_key
 from ..storage import NotFound, Store
-from .ec2.machines import has_machines
+from .registry import built_in_target, sellers
 
-MAY_DIFFER_FROM_PLAN = ("budget", "cloud", "run", "store")  # groups of settings
+MAY_DIFFER_FROM_PLAN = ("budget", "cloud", "run", "store")
 BEGIN_SECONDS = 120  # in which a launch that has its record makes its requests
 
 
@@ -35,10 +35,12 @@ def check_place(config: Config, plan: Plan) -> None:
             f"the plan is for {plan.choice.region}, the account's network and bucket are in {config.cloud.region}\n"
             f"  plan again: skytrain plan ... --region {config.cloud.region}"
         )
-    if plan.choice.target == "sagemaker" and config.cloud.target != "sagemaker":
+    seller = plan.choice.target
+    if seller not in (EC2.name, config.cloud.target):  # EC2's prices stand in for those of every target
+        title = next((one.title for one in sellers() if one.name == seller), seller)
         raise SkytrainError(
-            f"the plan has SageMaker's prices, and cloud.target is {config.cloud.target}\n"
-            "  plan again: skytrain plan ... --target ec2; or launch it with cloud=sagemaker"
+            f"the plan has {title}'s prices, and cloud.target is {config.cloud.target}\n"
+            f"  plan again: skytrain plan ... --target {EC2.name}; or launch it with cloud={seller}"
         )
     if config.cloud.reservation != plan.choice.reservation:
         raise SkytrainError(
@@ -102,10 +104,15 @@ def ask_account(session: AwsSession, store: Store) -> Ask:
     """Let AWS say whether a launch has machines, a training job or a Spark job."""
 
     def ask(record: LaunchRecord) -> bool | None:
-        found = has_machines(session, record)
-        return _waits_for_machines(record, store, session) if found is False else found
+        live = _is_live(session, record)
+        return _waits_for_machines(record, store, session) if live is False else live
 
     return ask
+
+
+def _is_live(session: AwsSession, record: LaunchRecord) -> bool | None:
+    target = built_in_target(record.target)
+    return None if target is None else target.is_live(session, record)
 
 
 def ended_in_store(record: LaunchRecord, store: Store) -> bool:
@@ -127,7 +134,7 @@ def _waits_for_machines(record: LaunchRecord, store: Store, session: AwsSession)
     if record.after is None:
         return False
     try:
-        return has_machines(session, read_launch(store, record.after.run, record.after.launch))
+        return _is_live(session, read_launch(store, record.after.run, record.after.launch))
     except NotFound:
         return False
 

@@ -1,7 +1,12 @@
-"""Plan: offers of hardware for a run with their cost, and the chosen one written to a file. Rents nothing."""
+"""Plans: offers of hardware for a run with their cost, the chosen one written to a file, and the plan of a launch.
+
+Nothing is rented here.
+"""
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -11,6 +16,7 @@ from ..config import Composed, Config, ConfigError, SkytrainError, compose
 from ..parallel import laid_out, problem_of
 from ..planning import (
     DIMENSIONS,
+    EC2,
     CostSheet,
     Offer,
     Placement,
@@ -32,15 +38,20 @@ from ..planning import (
     make_plan,
     mesh_words,
     most_tokens,
+    plan_document,
     planned_trials,
+    read_plan,
     refuse,
     work_of,
     workload_of,
     write_plan,
 )
 from ..tokens import read_tokenizer_settings
+from .base import LaunchRequest
+from .jobs import plan_preparation
+from .registry import sellers
 
-MESH_WORDS = ("parallel=", *(f"parallel.{name}=" for name in DIMENSIONS))
+MESH_OVERRIDES = ("parallel=", *(f"parallel.{name}=" for name in DIMENSIONS))
 
 
 @dataclass(frozen=True)
@@ -64,26 +75,35 @@ class Planned:
     plan: Plan | None = None
 
 
+@dataclass(frozen=True)
+class PlannedJob:
+    """A job as its user asked for it. A smoke run is another configuration with a plan of its own."""
+
+    composed: Composed
+    plan: Plan
+    keep_seconds: float = 0.0  # for which machines stay after a failure
+    options: tuple[str, ...] = ()  # of `skytrain node`: --from SEED
+
+
 def compose_plan(overrides: Sequence[str], config_dirs: Sequence[Path], mesh: str | None) -> tuple[Composed, bool]:
-    """The configuration, with `--mesh` translated to `parallel`; and whether the mesh is left to the search."""
-    words = list(overrides)
+    """Return the configuration, with `--mesh` translated to `parallel`; and whether the mesh is left to the search."""
     if mesh is not None:
-        words = [word for word in words if not word.startswith(MESH_WORDS)] + mesh_words(mesh)
-    composed = compose(words, config_dirs, read_tokenizer=read_tokenizer_settings)
+        overrides = [word for word in overrides if not word.startswith(MESH_OVERRIDES)] + mesh_words(mesh)
+    composed = compose(list(overrides), config_dirs, read_tokenizer=read_tokenizer_settings)
     if composed.config.trainer.device == "cpu":
         raise ConfigError("trainer.device", "'cpu': plan offers machines with GPUs", hint="try trainer.device=auto")
-    return composed, leaves_mesh_open(composed.config.parallel) and "parallel=single" not in words
+    return composed, leaves_mesh_open(composed.config.parallel) and "parallel=single" not in overrides
 
 
 def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: Trials, out: Path) -> Planned:
-    """Finds offers for the run and chooses the cheapest within every limit.
+    """Find offers for the run and choose the cheapest within every limit.
 
     Its plan is written to `out`; nothing is written where there is none.
     """
     catalog = load_catalog()
     request = _for_block(composed.config, request)
     workload = planned_workload(composed, open_mesh)
-    offers = find_offers(workload, catalog, request)
+    offers = find_offers(workload, catalog, request, sellers())
     choice = choose(offers)
     if choice is None:
         return Planned(offers, refusal=refuse(offers, request))
@@ -108,7 +128,7 @@ def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: 
 
 
 def _for_block(config: Config, request: PlanRequest) -> PlanRequest:
-    """The request for machines of a capacity block, which has one type and the price of on-demand machines."""
+    """Return the request for machines of a capacity block, which has one type and the price of on-demand machines."""
     if config.cloud.reservation is None:
         return request
     if request.instance is None:
@@ -121,19 +141,19 @@ def _for_block(config: Config, request: PlanRequest) -> PlanRequest:
 
 
 def plan_tokens(composed: Composed, open_mesh: bool, request: PlanRequest, rows: int) -> list[Purchase]:
-    """The offers that train most tokens for `budget.usd`, within the deadline if there is one."""
+    """Return the offers that train most tokens for `budget.usd`, within the deadline if there is one."""
     if request.budget_usd is None:
         raise ConfigError("budget.usd", "--how-many-tokens needs a budget", hint="for example: budget.usd=150")
     config = composed.config
     workload = replace(planned_workload(composed, open_mesh), work=work_of(config, steps=1))
-    offers = find_offers(workload, load_catalog(), replace(request, tokens_open=True))
+    offers = find_offers(workload, load_catalog(), replace(request, tokens_open=True), sellers())
     if not any(offer.placement for offer in offers):
         raise refuse(offers, request)
     return most_tokens(config, offers, request.budget_usd, request.deadline_hours, rows)
 
 
 def planned_workload(composed: Composed, open_mesh: bool) -> Workload:
-    """The run as the planner needs it; layouts that `train` would refuse are excluded."""
+    """Return the run as the planner needs it; layouts that `train` would refuse are excluded."""
     config = composed.config
 
     def problem(placement: Placement) -> str | None:
@@ -148,3 +168,46 @@ def _sheet(config: Config, choice: Offer, trials: Trials) -> CostSheet:
     assert choice.price
     planned = planned_trials(config, choice, trials.count, trials.steps)
     return cost_sheet(planned, choice.price.usd_per_hour_max * choice.nodes, config.budget.usd)
+
+
+def compose_without_plan(request: LaunchRequest) -> Composed:
+    """Return the configuration of `launch prepare`, which takes no plan."""
+    if request.plan is not None:
+        raise SkytrainError("launch prepare makes its plan itself\n  leave out --plan")
+    return request.compose(request.overrides)
+
+
+def planned_job(request: LaunchRequest, priced: str = EC2.name) -> tuple[Composed, Plan]:
+    """Return the configuration and the plan: the file's, or a new one with prices of `priced`.
+
+    A dry run keeps no plan that it makes.
+    """
+    file = request.plan
+    if request.job == "prepare":
+        composed = compose_without_plan(request)
+        return composed, plan_preparation(composed)
+    if file is not None and request.chooses:
+        raise SkytrainError(
+            "--instance, --nodes and --market choose machines for a new plan\n  leave them out with --plan"
+        )
+    given = read_plan(file) if file is not None else None
+    overrides = [*(given.words if given is not None else []), *request.overrides]
+    composed, open_mesh = compose_plan(overrides, request.folders, None)
+    if given is not None and not request.replan:
+        return composed, given
+    config = composed.config
+    if given is not None:
+        wanted = PlanRequest(**given.request)
+    else:
+        wanted = PlanRequest(config.budget.usd, region=config.cloud.region, target=priced, **request.only)
+    kept = None if request.dry_run else file
+    with tempfile.TemporaryDirectory() as folder:
+        planned = plan_run(composed, open_mesh, wanted, Trials(0, 1), kept or Path(folder) / "plan.json")
+    if planned.plan is None:
+        raise planned.refusal or SkytrainError("no plan was found")
+    return composed, planned.plan
+
+
+def plan_file(plan: Plan | None) -> dict[str, bytes]:
+    """Return the file of a plan for its launch's folder, by name."""
+    return {} if plan is None else {"plan.json": json.dumps(plan_document(plan), indent=1).encode()}

@@ -6,14 +6,17 @@ Each folder of this package is a target: its `target.py` launches (`TARGETS`, by
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ..config import Config, ConfigError, SkytrainError, folders_with, load_class, nearest
+from ..planning import EC2
+from ..runs import LaunchRecord
 from .base import LaunchRequest, LaunchTarget, NoTarget
 
 if TYPE_CHECKING:
-    from ..planning import JobKind
+    from ..planning import JobKind, Seller
     from .serving import ServeTarget
 
 PACKAGE = __name__.rpartition(".")[0]
@@ -36,58 +39,85 @@ def _folders_by_name() -> dict[str, str]:
 
 def find_serve_target(name: str) -> ServeTarget:
     """Return the target of `skytrain serve --target NAME`."""
-    known = {each.name: each for each in _serve_targets()}
+    known = folders_with(PACKAGE, "serve")
     if name not in known:
-        guess = nearest(name, known)
-        hint = f"did you mean {guess}? " if guess else ""
-        raise SkytrainError(f"--target {name}: no such target\n  {hint}one of {', '.join(sorted(known))}")
-    return known[name]
-
-
-def _serve_targets() -> list[ServeTarget]:
-    return [import_module(f"{PACKAGE}.{folder}.serve").TARGET for folder in folders_with(PACKAGE, "serve")]
+        raise SkytrainError(f"--target {name}: no such target\n  {_one_of(name, known)}")
+    target: ServeTarget = import_module(f"{PACKAGE}.{name}.serve").TARGET
+    return target
 
 
 def find_target(name: str | None) -> LaunchTarget:
-    """The target of a name, or of the path of a class: my_target.MyTarget."""
+    """Return the target of a name, or of the path of a class: my_target.MyTarget."""
     if name is None:
         return NoTarget()
     if "." in name:
         return _own_target(name)
-    known = _folders_by_name()
-    if name not in known:
-        guess = nearest(name, known)
-        hint = f"did you mean {guess}? " if guess else ""
+    target = built_in_target(name)
+    if target is None:
+        known = _folders_by_name()
         raise ConfigError(
-            "cloud.target",
-            f"{name!r}: no such target",
-            hint=f"{hint}one of {', '.join(sorted(known))}, or package.module.Class",
+            "cloud.target", f"{name!r}: no such target", hint=f"{_one_of(name, known)}, or package.module.Class"
         )
-    targets: dict[str, LaunchTarget] = import_module(f"{PACKAGE}.{known[name]}.target").TARGETS
+    return target
+
+
+def built_in_target(name: str) -> LaunchTarget | None:
+    """Return Skytrain's own target of this name, such as a record's. No class of a user is loaded."""
+    folder = _folders_by_name().get(name)
+    if folder is None:
+        return None
+    targets: dict[str, LaunchTarget] = import_module(f"{PACKAGE}.{folder}.target").TARGETS
     return targets[name]
 
 
+def target_of_record(config: Config, record: LaunchRecord) -> LaunchTarget | None:
+    """Return the target of a launch, if it is Skytrain's own or that of the configuration."""
+    target = target_of(config)
+    return target if target.name == record.target else built_in_target(record.target)
+
+
+def built_in_targets() -> list[LaunchTarget]:
+    """Return Skytrain's own targets of `launch`, by name."""
+    return [find_target(name) for name in target_names()]
+
+
+def sellers() -> list[Seller]:
+    """Return whose machines `plan` can compare: those of targets with other prices, and EC2."""
+    return [*(target.seller for target in built_in_targets() if target.seller is not None), EC2]
+
+
+def billing_targets() -> list[LaunchTarget]:
+    """Return the targets whose jobs cost what their service says, and not what a run's meter counts."""
+    return [target for target in built_in_targets() if target.bills_jobs]
+
+
+def _one_of(name: str, known: Iterable[str]) -> str:
+    guess = nearest(name, known)
+    return f"{f'did you mean {guess}? ' if guess else ''}one of {', '.join(sorted(known))}"
+
+
 def _own_target(path: str) -> LaunchTarget:
-    """An instance of the user's class; its name is its path unless it has another."""
-    found = load_class(path, "cloud.target")
+    """Return an instance of the user's class; its name is its path unless it has another."""
+    own = load_class(path, "cloud.target")
     base = f"{LaunchTarget.__module__}.{LaunchTarget.__name__}"
-    if LaunchTarget not in getattr(found, "__mro__", ()):
-        raise ConfigError("cloud.target", f"{path!r} is no launch target", hint=f"make it a subclass of {base}")
-    if found.prepare is LaunchTarget.prepare:
+    if LaunchTarget not in getattr(own, "__mro__", ()):
+        raise ConfigError("cloud.target", f"{path!r} is not a launch target", hint=f"make it a subclass of {base}")
+    if own.prepare is LaunchTarget.prepare:
         raise ConfigError(
             "cloud.target", f"{path!r} has no method prepare", hint=f"write one; {base} says what it does"
         )
     try:
-        inspect.signature(found).bind()
+        inspect.signature(own).bind()
     except TypeError as error:
         raise ConfigError("cloud.target", f"{path!r}: {error}", hint="it is created without arguments") from None
-    made: LaunchTarget = found()
-    if not hasattr(made, "name"):
-        made.name = path
-    return made
+    target: LaunchTarget = own()
+    if not hasattr(target, "name"):
+        target.name = path
+    return target
 
 
 def target_of(config: Config) -> LaunchTarget:
+    """Return the target of a configuration."""
     return find_target(config.cloud.target)
 
 
@@ -102,7 +132,7 @@ def check_request(target: LaunchTarget, request: LaunchRequest) -> None:
         raise SkytrainError(f"--instance, --nodes and --market choose rented machines for training\n  {own}")
     if job not in target.jobs:
         only = " and ".join(WHAT[each] for each in target.jobs)
-        others = ", ".join(f"cloud={name}" for name in target_names() if job in find_target(name).jobs)
+        others = ", ".join(f"cloud={each.name}" for each in built_in_targets() if job in each.jobs)
         raise SkytrainError(
             f"launch {job} {where}: only {only} there\n  launch it with one of {others}; or run skytrain {job}"
         )

@@ -9,10 +9,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..jobs import GenerationRecord, MeetingObjects, list_meeting, read_generation
-from ..runs import HostHeartbeats, HostRecord, HostSpends, LaunchRecord, RunStatus, launch_folder, read_object
+from ..runs import (
+    HostHeartbeats,
+    HostRecord,
+    HostSpends,
+    LaunchRecord,
+    RunStatus,
+    current_offer,
+    launch_folder,
+    read_object,
+)
 from ..storage import NotFound, Store
 from .account import AccountMachine
-from .ec2.fallback_offers import current_offer
 from .run_status import PREPARING, TUNING, find_status
 
 SILENT_SECONDS = 60.0  # without a heartbeat, of which a host writes one every 11 s

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from ..config import Composed, Config
+from ..config import Composed, Config, format_bytes
+from ..export import SUMS, hash_file
 from ..planning import Market
 from ..runs import Reporter
 from ..serving import ServedModel
+from ..storage import Store
 
 if TYPE_CHECKING:
     from ..aws import AwsSession
     from ..export import Dtype
-
 
 Confirm = Callable[["AwsSession", str, float], None]  # raises, or ends the command, unless the answer is yes
 
@@ -57,6 +59,23 @@ class ServeJob:
         return self.request.source or self.config.serve.source
 
 
+@dataclass(frozen=True)
+class ServingState:
+    """What a target serves under one name."""
+
+    model: str
+    source: str
+    wanted: int
+    ready: int
+    reason: str | None  # why a pod waits, or has failed
+
+    @property
+    def text(self) -> str:
+        if not self.wanted:
+            return "nothing is served"
+        return f"{self.model}: {self.ready} of {self.wanted} pods answer" + (f"; {self.reason}" if self.reason else "")
+
+
 EXPORTED: dict[str, Dtype] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}  # by serve.dtype
 
 
@@ -83,3 +102,41 @@ def key_command(parameter: str, region: str | None) -> str:
         f"aws ssm get-parameter --region {region} --name {parameter} --with-decryption "
         "--query Parameter.Value --output text"
     )
+
+
+def plain_name(name: str) -> str:
+    """Return a model's name as a part of other names."""
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", name).strip("-.")
+
+
+def model_key(name: str, sha256: str) -> str:
+    """Return where a model is in the store: a folder named by its content."""
+    return f"exports/{plain_name(name)}-{sha256[:12]}"
+
+
+def upload_model(store: Store, model: ServedModel, key: str, reporter: Reporter) -> None:
+    """Copy the folder to the store, its hashes last. One that is there is not copied again."""
+    if store.exists(f"{key}/{SUMS}"):
+        return
+    paths = sorted(path for path in model.folder.rglob("*") if path.is_file() and path.name != SUMS)
+    total = sum(path.stat().st_size for path in paths)
+    done = 0.0
+    lines = []
+
+    def advanced(_: str, size: float) -> None:
+        nonlocal done
+        done += size
+        reporter.progress("upload", done, total, f"{format_bytes(done)} of {format_bytes(total)}")
+
+    for path in paths:
+        name = path.relative_to(model.folder).as_posix()
+        lines.append(f"{store.upload(path, f'{key}/{name}', advanced, hash_file(path))}  {name}\n")
+    store.write(f"{key}/{SUMS}", "".join(lines).encode())
+
+
+def read_key(session: AwsSession, name: str) -> str:
+    """Return the API key of an endpoint, decrypted. The role of a rented machine may read its own."""
+    from ..aws import Call
+
+    found = session.perform(Call("ssm", "GetParameter", {"Name": name, "WithDecryption": True}))
+    return str(found["Parameter"]["Value"])

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from ..aws import KINDS, AwsSession, Call, CloudResource, open_session, scale_to_zero
 from ..config import Config, SkytrainError, plural
 from ..runs import (
+    DEFAULT_TARGET,
     Reporter,
     RunStatus,
     ask_stop,
@@ -23,6 +24,7 @@ from ..runs import (
 from ..storage import Store, open_store
 from ..tuning import SweepStatus, stop_sweep
 from .account import machines_of
+from .base import SchedulerJob
 from .run_status import LAUNCHED, PREPARING, SERVING, TUNING, find_status, status_of
 
 POLL_SECONDS = 2.0
@@ -68,53 +70,43 @@ class PlannedStop:
     usd_per_hour: float = 0.0  # that it saves
 
 
-@dataclass(frozen=True)
-class ActiveJob:
-    """A job of a scheduler that has not ended."""
-
-    name: str
-    began: bool  # whether its processes have started: they may have something to save
-    end: Callable[[], object]
-    ended: str  # what it is then: cancelled, deleted, stopped
-
-
 def stop(config: Config, run: str, wait_seconds: float, reporter: Reporter) -> StoppedRun:
     """Ask the run's newest attempt to stop, and wait up to `wait_seconds` for its end."""
     store = open_store(config.store)
-    found = find_status(store, run)
-    if found.state == LAUNCHED:
+    status = find_status(store, run)
+    if status.state == LAUNCHED:
         withdraw_launch(store, launches_of(store, run)[-1])
-    if found.state in (LAUNCHED, SERVING) and (last := launches_of(store, run)[-1]).verb == "serve":
+    if status.state in (LAUNCHED, SERVING) and (last := launches_of(store, run)[-1]).verb == "serve":
         store.write(stopped_key(last), b"{}")
     # A stale attempt is asked too: its machine may only be cut off from the store.
-    if found.state not in (*LIVE, "stale"):
-        return _result(found, asked=False)
+    if status.state not in (*LIVE, "stale"):
+        return _result(status, asked=False)
     asked = attempt_numbers(store, run)[-1]
     ask_stop(store, run, asked)
     reporter.note(f"{run}: asked attempt {asked} to save a checkpoint and stop")
-    return _result(_wait(store, found, asked, wait_seconds, reporter), asked=True)
+    return _result(_wait(store, status, asked, wait_seconds, reporter), asked=True)
 
 
-def _wait(store: Store, found: RunStatus, asked: int, wait_seconds: float, reporter: Reporter) -> RunStatus:
-    record = load_run(store, found.run)
+def _wait(store: Store, status: RunStatus, asked: int, wait_seconds: float, reporter: Reporter) -> RunStatus:
+    record = load_run(store, status.run)
     began = time.monotonic()
-    while found.state in LIVE:
+    while status.state in LIVE:
         elapsed = time.monotonic() - began
         if elapsed >= wait_seconds:
             break
-        reporter.progress("stop", elapsed, None, f"{found.state}, step {found.step}", wait_seconds - elapsed)
+        reporter.progress("stop", elapsed, None, f"{status.state}, step {status.step}", wait_seconds - elapsed)
         time.sleep(min(POLL_SECONDS, wait_seconds - elapsed))
-        newest = attempt_numbers(store, found.run)[-1]
+        newest = attempt_numbers(store, status.run)[-1]
         if newest > asked:
             # torchrun restarts crashed workers by itself; their new attempt is to stop as well.
             asked = newest
-            ask_stop(store, found.run, asked)
-        found = status_of(store, record)
-    return found
+            ask_stop(store, status.run, asked)
+        status = status_of(store, record)
+    return status
 
 
 def stop_calls(machines: Sequence[CloudResource]) -> list[tuple[str, Call]]:
-    """The requests that end a run's machines, each with its region: groups first, which would replace instances."""
+    """Return the requests that end a run's machines, each with its region: groups first, which would replace instances."""
     groups = [each for each in machines if each.kind == "Auto Scaling group"]
     calls = [(group.region, scale_to_zero(group)) for group in groups]
     for region in sorted({each.region for each in machines}):
@@ -129,7 +121,7 @@ def stop_calls(machines: Sequence[CloudResource]) -> list[tuple[str, Call]]:
 def account_machines(
     config: Config, runs: Sequence[str], tell: Callable[[str], None]
 ) -> tuple[AwsSession | None, list[CloudResource]]:
-    """The machines of these runs; none without an AWS account in the configuration."""
+    """Return the machines of these runs; none without an AWS account in the configuration."""
     if config.cloud.project is None or not runs:
         return None, []
     session = open_session(config.cloud.region, config.cloud.account)
@@ -171,38 +163,45 @@ def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) ->
     )
 
 
-def stop_with_jobs(config: Config, run: str, active: Callable[[], Sequence[ActiveJob]]) -> PlannedStop:
-    """Let a run save and stop, then end its jobs. Jobs that only wait are ended at once."""
+def stop_with_jobs(
+    config: Config,
+    run: str,
+    active: Callable[[], Sequence[SchedulerJob]],
+    *,
+    end: Callable[[SchedulerJob], object],
+    ended: str,
+) -> PlannedStop:
+    """Let a run save and stop, then `end` its active jobs, which are `ended` then. Those that only wait end at once."""
     if not active():
         find_status(open_store(config.store), run)  # for its message, also in a dry run, if there is no such run
 
-    def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
+    def finish(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
         jobs = active()
-        waits = bool(jobs) and not any(job.began for job in jobs)
+        waits = bool(jobs) and all(job.phase == "waiting" for job in jobs)
         stopped = None if waits else stop(config, run, wait_seconds, reporter)
         left = stopped is not None and stopped.may_be_saving and not force
         if not left:
             for job in active():
-                job.end()
-                reporter.note(f"job {job.name} is {job.ended}")
+                end(job)
+                reporter.note(f"job {job.id} is {ended}")
             mark_stopped(config, run)
         if stopped is None:
             return StopResult(f"{run}: it had not begun to train", {"run": run, "asked": False})
         return StopResult(describe_stop(stopped), asdict(stopped), 3) if left else _result_here(config, stopped)
 
-    return PlannedStop(lambda: json.dumps([{"end": job.name} for job in active()], indent=1), end)
+    return PlannedStop(lambda: json.dumps([{"end": job.id} for job in active()], indent=1), finish)
 
 
 def stop_whole_sweep(
-    config: Config, found: SweepStatus, tell: Callable[[str], None], end_jobs: Callable[[], None]
+    config: Config, sweep: SweepStatus, tell: Callable[[str], None], end_jobs: Callable[[], None]
 ) -> PlannedStop:
     """Ask the processes of a sweep to stop, and set its machines' groups to zero; `end_jobs` ends what else it has."""
-    name = found.sweep
-    session, machines = account_machines(config, found.machines, tell)
+    name = sweep.sweep
+    session, machines = account_machines(config, sweep.machines, tell)
 
     def requests() -> str:
         calls = [{"region": region, **call.render()} for region, call in stop_calls(machines)]
-        return json.dumps({"sessions": found.sessions, "requests": calls}, indent=1)
+        return json.dumps({"sessions": sweep.sessions, "requests": calls}, indent=1)
 
     def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
         asked = stop_sweep(config, name, reporter)
@@ -225,8 +224,8 @@ def stop_whole_sweep(
 
 
 def _result_here(config: Config, stopped: StoppedRun) -> StopResult:
-    """The result, with a warning if a job that has no processes to ask was launched where nobody was asked to end it."""
-    here = config.cloud.target or ("ec2" if config.cloud.project is not None else None)
+    """Return the result, with a warning if a job that has no processes to ask was launched where nobody was asked to end it."""
+    here = config.cloud.target or (DEFAULT_TARGET if config.cloud.project is not None else None)
     text = describe_stop(stopped)
     facts = asdict(stopped)
     if stopped.state not in (LAUNCHED, PREPARING, TUNING):
@@ -244,7 +243,7 @@ def _result_here(config: Config, stopped: StoppedRun) -> StopResult:
 def mark_stopped(config: Config, run: str) -> None:
     """Note that people have ended the target's newest launch of the run, which may then be launched elsewhere."""
     store = open_store(config.store)
-    target = config.cloud.target or "ec2"
+    target = config.cloud.target or DEFAULT_TARGET
     if launches := [record for record in launches_of(store, run) if record.target == target]:
         store.write(stopped_key(launches[-1]), b"{}")
 
@@ -267,16 +266,15 @@ def require_run(config: Config, run: str, machines: Sequence[CloudResource]) -> 
 
 
 def planned_stop(config: Config, run: str, machines: Sequence[CloudResource]) -> dict[str, object]:
-    """What `--dry-run` prints: the object that would be written, and the requests to AWS with their regions."""
+    """Return what `--dry-run` prints: the object that would be written, and the requests to AWS with their regions."""
     store = open_store(config.store)
-    found = find_status(store, run)
-    live = found.state in (*LIVE, "stale")
+    live = find_status(store, run).state in (*LIVE, "stale")
     asked = {"write": store.url(stop_key(run)), "attempt": attempt_numbers(store, run)[-1]} if live else None
     return {"store": asked, "requests": [{"region": region, **call.render()} for region, call in stop_calls(machines)]}
 
 
 def end_machines(session: AwsSession, machines: Sequence[CloudResource], reporter: Reporter) -> int:
-    """Set the run's groups to zero and terminate its instances; returns how many instances there were."""
+    """Set the run's groups to zero and terminate its instances, and return how many there were."""
     for region, call in stop_calls(machines):
         session.perform(call, region)
     count = len([each for each in machines if each.kind == "instance"])
@@ -288,19 +286,19 @@ def _usd_per_hour(machines: Sequence[CloudResource]) -> float:
     return sum(each.usd_per_hour or 0.0 for each in machines)
 
 
-def _result(found: RunStatus, *, asked: bool) -> StoppedRun:
+def _result(status: RunStatus, *, asked: bool) -> StoppedRun:
     return StoppedRun(
-        run=found.run,
-        state=found.state,
+        run=status.run,
+        state=status.state,
         asked=asked,
-        step=found.step,
-        total_steps=found.total_steps,
-        checkpoint_step=found.checkpoint_step,
+        step=status.step,
+        total_steps=status.total_steps,
+        checkpoint_step=status.checkpoint_step,
     )
 
 
 def describe_stop(stopped: StoppedRun) -> str:
-    """One line for people."""
+    """Describe in one line what became of the run."""
     reached = f"step {stopped.step}/{stopped.total_steps}"
     kept = "no checkpoint yet" if stopped.checkpoint_step is None else f"checkpoint at step {stopped.checkpoint_step}"
     if stopped.state == LAUNCHED:
@@ -310,7 +308,7 @@ def describe_stop(stopped: StoppedRun) -> str:
     if stopped.state == TUNING:
         return f"{stopped.run}: its trials continue from their checkpoints when the sweep is launched again"
     if stopped.state == SERVING:
-        return f"{stopped.run}: its endpoint has ended; its machine and its API key are removed with cloud=ec2"
+        return f"{stopped.run}: its endpoint has ended; its machine and its API key are removed with cloud={DEFAULT_TARGET}"
     if not stopped.asked:
         return f"{stopped.run}: nothing to stop, it is {stopped.state} at {reached}, {kept}"
     if stopped.state in LIVE:

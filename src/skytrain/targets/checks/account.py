@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Any
 
 from ...aws import Call
 from .check import Failed, NotChecked, Preflight
@@ -77,3 +78,21 @@ def roles(preflight: Preflight) -> str:
             APPLY,
         )
     return f"{', '.join(names.values())}; machines get {', '.join(carried)}"
+
+
+def trusts(role: dict[str, Any], service: str) -> bool:
+    """Return whether a role, as IAM describes it, lets the service assume it."""
+    return any(
+        _allows(statement, service) for statement in _listed(role["AssumeRolePolicyDocument"].get("Statement", []))
+    )
+
+
+def _allows(statement: dict[str, Any], service: str) -> bool:
+    if statement.get("Effect") != "Allow" or "sts:AssumeRole" not in _listed(statement.get("Action", [])):
+        return False
+    principal = statement.get("Principal", {})
+    return principal == "*" or service in _listed(principal.get("Service", []))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]

@@ -9,6 +9,14 @@ from ...planning import Market, PlannedOffer, quota_code
 from .check import Failed, NotChecked, Preflight
 
 MISSING = "NoSuchResourceException"
+QUOTA_ACTIONS = (
+    "servicequotas:GetServiceQuota",
+    "servicequotas:GetAWSDefaultServiceQuota",
+    "servicequotas:ListServiceQuotas",
+    "ec2:DescribeInstances",
+    "ec2:DescribeInstanceTypes",
+    "ec2:DescribeSpotInstanceRequests",
+)
 
 
 def quota(preflight: Preflight) -> str:

@@ -2,40 +2,67 @@
 
 from __future__ import annotations
 
-import io
-import json
+import math
 import shlex
-import tarfile
+import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from ...aws import PLAIN_PYTHON, AwsSession, Call, CloudError, MachineImage, Tags, quoted
-from ...config import GROUPS, Composed, Config, plugin_targets
-from ...planning import Plan, delayed_plan, plan_document, timestamp
+from ...aws import PLAIN_PYTHON, AwsSession, Call, MachineImage, Tags, quoted
+from ...config import (
+    Composed,
+    Config,
+    ConfigError,
+    SkytrainError,
+    format_count,
+    parse_count,
+    plugin_targets,
+    total_steps,
+)
+from ...planning import (
+    BOOT_SECONDS,
+    Budget,
+    CostForecast,
+    Plan,
+    PlannedOffer,
+    PlanRequest,
+    SmokeSettings,
+    delayed_plan,
+    smoke_plan,
+    timestamp,
+)
 from ...runs import (
     LaunchedGroup,
     LaunchId,
     LaunchRecord,
     Reporter,
-    create_launch,
+    Silent,
     launch_folder,
+    launch_starts,
     launches_of,
-    mark_failed,
     next_launch,
+    run_name,
 )
-from ...storage import Store, StoreError, open_store
-from ..bundle import Bundle, BundleContents, bundle_of, make_bundle
-from ..checks import Finding, Preflight, launch_checks, run_checks
-from ..jobs import job_config, job_extras, job_name, job_words, launch_record
+from ...storage import Store, open_store
+from ...tuning import Schedule, plan_sweep, sweep_name
+from ..bundle import Bundle, BundleContents, bundle_of, packed, upload_bundle
+from ..checks import Finding, Preflight, account_checks, require
+from ..jobs import job_config, job_extras, job_name, launch_record, machine_run, node_command
+from ..lifecycle import LaunchSteps, MachinesLeft, roll_back, run_launch, undone_by
 from ..limits import ask_account, check_alone, check_place, check_regions, check_same
+from ..plans import PlannedJob, Trials, compose_plan, plan_file, plan_run
 from ..wheels import PLATFORMS, UBUNTU_PLATFORMS, ImagePython
 from .boot import BootScript
 from .machines import removal_calls, remove_quietly
 from .requests import GroupSpec, group_name, kill_time, launch_calls
 
 BOOT_FAILURES_PER_NODE = 3  # after which the group is set to zero
+SMOKE_SUFFIX = "-smoke"  # of a smoke run's name
+START_SECONDS = 180.0  # in which the last act of a smoke run starts the run
+POLL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -65,16 +92,6 @@ class PreparedLaunch:
         return first.nodes * first.zones[0].usd_per_hour
 
 
-@dataclass(frozen=True)
-class PlannedJob:
-    """A job as its user asked for it. A smoke run is another configuration with a plan of its own."""
-
-    composed: Composed
-    plan: Plan
-    keep_seconds: float = 0.0  # for which machines stay after a failure
-    options: tuple[str, ...] = ()  # of `skytrain node`: --from SEED
-
-
 def prepare_launch(
     job: PlannedJob, preflight: Preflight, tell: Callable[[Finding], None], smoke: PlannedJob | None = None
 ) -> PreparedLaunch:
@@ -89,10 +106,7 @@ def prepare_launch(
         if each is not None:
             check_same(each.composed, each.plan)
     preflight = replace(preflight, config=job_config(job.composed.config, plan.job))
-    for finding in run_checks(launch_checks(), preflight):
-        tell(finding)
-        if finding.verdict == "failed":
-            raise CloudError(finding.text, fix=finding.fix, cause=finding.cause, link=finding.link)
+    require(account_checks(), preflight, tell)
     if smoke is None:
         return _assembled(job, preflight)
     first = _assembled(smoke, preflight)
@@ -147,76 +161,43 @@ def _assembled(job: PlannedJob, preflight: Preflight, after: LaunchId | None = N
     return replace(draft, groups=tuple(groups))
 
 
-def config_files(folders: Sequence[Path]) -> dict[str, bytes]:
-    """Return the YAML files of the user's own groups, of several folders; the first folder wins."""
-    found: dict[str, bytes] = {}
-    for folder in folders:
-        for group in GROUPS:
-            for path in sorted((Path(folder) / group).glob("*.yaml")):
-                found.setdefault(f"{group}/{path.name}", path.read_bytes())
-    return found
-
-
-def packed(files: Mapping[str, bytes]) -> bytes:
-    """Return the files as .tar.gz, for machines to unpack."""
-    body = io.BytesIO()
-    with tarfile.open(fileobj=body, mode="w:gz") as archive:
-        for name, data in sorted(files.items()):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            archive.addfile(info, io.BytesIO(data))
-    return body.getvalue()
-
-
-def start_launch(prepared: PreparedLaunch, config_files: Mapping[str, bytes], reporter: Reporter) -> LaunchRecord:
+def start_launch(prepared: PreparedLaunch, files: Mapping[str, bytes], reporter: Reporter) -> LaunchRecord:
     """Upload packages and configuration, write the record, create the machines. A failure leaves nothing running.
 
     A smoke run comes last, when all that waits for it is there.
     """
-    record = _start(replace(prepared, smoke=None), config_files, reporter)
+    whole = _steps(replace(prepared, smoke=None), files, reporter)
+    run_launch(whole, reporter)
     if prepared.smoke is not None:
-        try:
-            _start(prepared.smoke, config_files, reporter)
-        except BaseException:
-            _remove(prepared, reporter)
-            raise
-    return record
+        with undone_by(lambda error: roll_back(whole, error, reporter)):
+            run_launch(_steps(prepared.smoke, files, reporter), reporter)
+    return prepared.record
 
 
-def _start(prepared: PreparedLaunch, config_files: Mapping[str, bytes], reporter: Reporter) -> LaunchRecord:
-    record = prepared.record
-    session = prepared.session
-    store = prepared.store
-    made = make_bundle(store, prepared.contents, reporter)
-    assert made.key == prepared.bundle.key
-    create_launch(store, record)  # before anything else in its folder, which another launch may own
-    try:
-        store.write(f"{launch_folder(record)}/config.tar.gz", packed(config_files))
-        store.write(f"{launch_folder(record)}/plan.json", json.dumps(plan_document(prepared.plan), indent=1).encode())
+def _steps(prepared: PreparedLaunch, files: Mapping[str, bytes], reporter: Reporter) -> LaunchSteps[None]:
+    def create() -> None:
         for call in prepared.calls:
-            session.perform(call)
-    except BaseException:
-        reporter.note("the launch failed: removing what it had created")
-        _remove(prepared, reporter)
-        raise
-    return record
+            prepared.session.perform(call)
 
+    def remove(error: BaseException) -> None:
+        """Remove what was created. With a group that is left it still counts as a launch that has machines."""
+        left = [
+            call
+            for call in removal_calls(prepared.record)
+            if not remove_quietly(prepared.session, call, reporter.note) and call.operation == "DeleteAutoScalingGroup"
+        ]
+        if left:
+            run = shlex.quote(prepared.record.run)
+            raise MachinesLeft(f"machines of the launch may be left\n  end them: skytrain stop {run} cloud=ec2")
 
-def _remove(prepared: PreparedLaunch, reporter: Reporter) -> None:
-    """Remove what a launch has created. With a group that is left it still counts as a launch that has machines."""
-    left = [
-        call
-        for call in removal_calls(prepared.record)
-        if not remove_quietly(prepared.session, call, reporter.note) and call.operation == "DeleteAutoScalingGroup"
-    ]
-    if left:
-        run = shlex.quote(prepared.record.run)
-        reporter.note(f"warning: machines of the launch may be left\n  end them: skytrain stop {run} cloud=ec2")
-        return
-    try:
-        mark_failed(prepared.store, prepared.record)
-    except StoreError as error:
-        reporter.note(f"warning: {error}")  # what follows is why the launch failed
+    return LaunchSteps(
+        store=prepared.store,
+        record=prepared.record,
+        create=create,
+        remove=remove,
+        upload=lambda reporter: upload_bundle(prepared.store, prepared.bundle, prepared.contents, reporter),
+        files={"config.tar.gz": packed(files), **plan_file(prepared.plan)},
+    )
 
 
 def _record(composed: Composed, plan: Plan, preflight: Preflight, launch: LaunchId) -> LaunchRecord:
@@ -245,12 +226,17 @@ def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineIma
     record = draft.record
     store = draft.store
     folder = store.url(launch_folder(record))
-    command = (
-        "node", *record.words, *job_words(offer, draft.plan.job), f"run={draft.run}",
-        f"budget.usd_per_hour={record.groups[number].usd_per_hour:.4f}",
-        *job.options, *(["--keep-on-failure", f"{job.keep_seconds:.0f}s"] if job.keep_seconds else []),
-        "--nodes", str(offer.nodes), "--processes", str(max(1, offer.gpus_per_node)), "--launch", record.id,
-    )  # fmt: skip
+    keep = ["--keep-on-failure", f"{job.keep_seconds:.0f}s"] if job.keep_seconds else []
+    command = node_command(
+        record.words,
+        LaunchId(draft.run, record.id),
+        offer,
+        job=draft.plan.job,
+        nodes=offer.nodes,
+        processes=max(1, offer.gpus_per_node),
+        usd_per_hour=record.groups[number].usd_per_hour,
+        options=(*job.options, *keep),
+    )
     boot = BootScript(
         region=draft.session.region,
         group=record.groups[number].name,
@@ -281,3 +267,112 @@ def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineIma
         cloud=config.cloud,
         launched_at=at,
     )
+
+
+def smoke_job(job: PlannedJob, tokens: str, compose: Callable[[Sequence[str]], Composed]) -> PlannedJob:
+    """Return the smoke run of a job: its first steps, under a name of its own. `compose` makes its configuration."""
+    config = job.composed.config
+    if job.plan.job != "train":
+        raise SkytrainError("--smoke: only training has a smoke run\n  leave it out")
+    try:
+        wanted = parse_count(tokens)
+    except ValueError as error:
+        raise SkytrainError(f"--smoke {tokens}: {error}\n  for example: --smoke 20M") from None
+    steps = math.ceil(wanted / config.trainer.batch_tokens)
+    whole = min(total_steps(config), config.trainer.stop_at_step or total_steps(config))
+    if not 0 < steps < whole:
+        raise SkytrainError(
+            f"--smoke {tokens}: that is {steps} of the run's {whole} steps\n"
+            f"  give fewer tokens than {format_count(whole * config.trainer.batch_tokens)}, and more than 0"
+        )
+    name = f"{run_name(config)}{SMOKE_SUFFIX}"
+    composed = compose([*job.composed.overrides, f"run={name}", f"trainer.stop_at_step={steps}"])
+    settings = SmokeSettings(steps, composed.values, composed.overrides)
+    return PlannedJob(composed, smoke_plan(job.plan, settings), job.keep_seconds)
+
+
+def smoke_text(prepared: PreparedLaunch) -> str:
+    """Describe what a smoke run costs, for people, before they agree."""
+    assert prepared.smoke is not None
+    offer = prepared.smoke.plan.choice
+    record = prepared.smoke.record
+    most = offer.nodes * offer.max_usd_per_hour_each * offer.kill_after_seconds / 3600
+    return (
+        f"{record.run} first, {offer.cost.hours:.1f} h, ${offer.cost.usd:.2f} (at most ${most:.2f}) in addition; "
+        f"{prepared.run} starts only if it ends well"
+    )
+
+
+def wait_for_start(store: Store, record: LaunchRecord, wait: Callable[[float], None] = time.sleep) -> bool:
+    """Wait until the machines of a smoke run have started the run that waits for it; False if they do not."""
+    for _ in range(math.ceil(START_SECONDS / POLL_SECONDS)):
+        starts = launch_starts(store, record)
+        if starts is not None:
+            return starts
+        wait(POLL_SECONDS)
+    return False
+
+
+@dataclass(frozen=True)
+class SweepLaunch:
+    """A sweep, and the machines that are to run its trials."""
+
+    name: str
+    schedule: Schedule
+    jobs: tuple[PlannedJob, ...]
+
+
+def plan_sweep_launch(overrides: Sequence[str], folders: Sequence[Path]) -> SweepLaunch:
+    """Plan the machines of a sweep. Raises BudgetError where the budget buys no search."""
+    composed, open_mesh = compose_plan(overrides, folders, None)
+    config = composed.config
+    if config.tune.instance is None:
+        raise ConfigError("tune.instance", "is not set", hint="the machine for the trials, such as g5.xlarge")
+    schedule = plan_sweep(config, Silent())
+    request = PlanRequest(None, region=config.cloud.region, instance=config.tune.instance, nodes=1)
+    with tempfile.TemporaryDirectory() as folder:
+        planned = plan_run(composed, open_mesh, request, Trials(0, 1), Path(folder) / "plan.json")
+    if planned.plan is None:
+        raise planned.refusal or SkytrainError("no plan was found")
+    # The name is a hash of the settings, and machines get more of them: so it is given to them.
+    more = [f"tune.name={sweep_name(config)}"]
+    if not any(word.startswith("tune.parallel=") for word in overrides):
+        more.append(f"tune.parallel={max(1, planned.plan.choice.gpus_per_node)}")
+    composed, _ = compose_plan([*overrides, *more], folders, None)
+    plan = sweep_plan(
+        replace(planned.plan, config=dict(composed.values), words=list(composed.overrides)), schedule, composed
+    )
+    name = sweep_name(composed.config)
+    jobs = [
+        PlannedJob(replace(composed, config=replace(composed.config, run=machine_run(name, number))), plan)
+        for number in range(1, config.tune.machines + 1)
+    ]
+    return SweepLaunch(name, schedule, tuple(jobs))
+
+
+def sweep_plan(plan: Plan, schedule: Schedule, composed: Composed) -> Plan:
+    """Return the plan of one machine of the sweep. AWS ends it when its share of the search's dollars is spent."""
+    machines = composed.config.tune.machines
+    search = schedule.budget_usd - schedule.final_usd
+    offers = [_offer(offer, search / machines, schedule, machines) for offer in plan.offers]
+    why = f"{plan.choice.instance_type} for the trials of {sweep_name(composed.config)}"
+    return replace(plan, offers=offers, job="tune", why=why, budget_usd=schedule.budget_usd)
+
+
+def _offer(offer: PlannedOffer, share_usd: float, schedule: Schedule, machines: int) -> PlannedOffer:
+    price = max(offer.usd_per_hour_each)
+    boot = sum(BOOT_SECONDS) / 2 / 3600
+    hours = sum(one.usd for one in schedule.trials) / price / machines + boot
+    most = Budget(share_usd).hours_at(offer.max_usd_per_hour_each)
+    usd = min(share_usd, hours * price)
+    cost = CostForecast(
+        hours=hours,
+        hours_p90=max(hours, most),
+        usd=usd,
+        usd_p10=usd / 2,
+        usd_p90=share_usd,
+        interruptions=0.0,
+        parts_usd={"machine": usd},
+    )
+    quota = replace(offer.quota, vcpus=offer.quota.vcpus * machines)  # of all machines together
+    return replace(offer, nodes=1, cost=cost, quota=quota, kill_after_seconds=most * 3600)

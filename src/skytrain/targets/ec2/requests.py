@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from ...aws import Call, MachineImage, Tags
+from ...aws import Call, MachineImage, Tags, block_options
 from ...config import CloudConfig, SkytrainError
 from ...planning import PlannedOffer
 from .boot import BootScript
@@ -123,12 +123,6 @@ def launch_template(group: GroupSpec) -> Call:
         "TagSpecifications": tags.specifications("launch-template"),
     }
     return Call("ec2", "CreateLaunchTemplate", parameters, token_key=_key(group))
-
-
-def block_options(reservation: str) -> dict[str, Any]:
-    """Return the part of a request that takes machines from a capacity block."""
-    target = {"CapacityReservationTarget": {"CapacityReservationId": reservation}}
-    return {"InstanceMarketOptions": {"MarketType": "capacity-block"}, "CapacityReservationSpecification": target}
 
 
 def network_interfaces(group: GroupSpec) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Serve on a rented machine of EC2, launched as a run is, with a kill time. It listens on its own address alone."""
+"""Serve on a rented machine of EC2, launched as a run is, with a kill time. It listens only on its own address."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from ...aws import Call, Tags, render_calls
 from ...config import SkytrainError, compose, format_bytes
-from ...planning import JobMaterial, PlanRequest, ServeWork, load_catalog, serve_plan
-from ...runs import Reporter
+from ...planning import JobMaterial, Plan, PlanRequest, ServeWork, load_catalog, serve_plan
+from ...runs import Reporter, launches_of, next_launch
 from ...serving import ApiKey, ServedModel, choose_api_key
-from ..serving import EXPORTED, ServeJob, key_command
-from ..upload import model_key, plain_name, upload_model
-from .shell import ENDPOINT_PORT as PORT
+from ...storage import open_store
+from ..bundle import config_files
+from ..checks import Finding, Preflight
+from ..lifecycle import undone_by
+from ..plans import PlannedJob
+from ..serving import EXPORTED, ServeJob, key_command, model_key, plain_name, upload_model
+from ..shell import ENDPOINT_PORT as PORT
+from .launch import PreparedLaunch, prepare_launch, start_launch
+from .machines import remove_quietly
+from .requests import group_name
 
 if TYPE_CHECKING:
-    from ...aws import Call
     from ...export import Dtype
-    from ...planning import Plan
-    from ..checks import Finding
-    from .launch import PreparedLaunch
 
 PREFIX = "serve-"  # of the names of runs that the role of these machines may write
 LONGEST = 60  # characters of a model's name in that of its run
@@ -66,11 +70,6 @@ class Ec2Target:
         return EXPORTED[job.config.serve.dtype or "bfloat16"]
 
     def serve(self, job: ServeJob, model: ServedModel, reporter: Reporter) -> int:
-        from ...aws import render_calls
-        from ..endpoint_keys import delete_key
-        from .launch import config_files, start_launch
-        from .machines import remove_quietly
-
         endpoint = _prepare(job, model, reporter)
         prepared = endpoint.prepared
         reporter.table("serve", _rows(endpoint, model))
@@ -79,40 +78,37 @@ class Ec2Target:
             return 0
         job.confirm(prepared.session, "Serve?", prepared.usd_per_hour)
         upload_model(prepared.store, model, endpoint.model_key, reporter)
-        prepared.session.perform(endpoint.put)
-        try:
+        with undone_by(lambda error: remove_key(endpoint, reporter)):
+            prepared.session.perform(endpoint.put)
             start_launch(prepared, config_files(job.folders), reporter)
-        except BaseException:
-            remove_quietly(prepared.session, delete_key(endpoint.parameter), reporter.note)
-            raise
         _announce(endpoint, model)
         return 0
 
 
+def remove_key(endpoint: _Endpoint, reporter: Reporter) -> None:
+    """Delete the API key of an endpoint that was not launched."""
+    remove_quietly(endpoint.prepared.session, delete_key(endpoint.parameter), reporter.note)
+
+
 def _prepare(job: ServeJob, model: ServedModel, reporter: Reporter) -> _Endpoint:
     """Plan the machine, check the account, and make the requests. Nothing is created."""
-    from ...runs import launches_of, next_launch
-    from ..checks import Preflight
-    from ..endpoint_keys import key_parameter, put_key
-    from . import launch as launching
-
-    store = launching.open_store(job.config.store)
+    store = open_store(job.config.store)
     cloud = job.config.cloud
     run = job.config.run or run_of(model.name)
     stored = _stored_key(job, model)
     assert cloud.project is not None
     parameter = key_parameter(cloud.project, run, next_launch(launches_of(store, run)))
-    words = [
+    overrides = [
         *job.composed.overrides, f"run={run}", f"serve.source={store.url(stored)}", f"serve.name={model.name}",
         f"serve.key_parameter={parameter}", "serve.python=null",
     ]  # fmt: skip
-    composed = compose(words, job.folders)
-    planned = launching.PlannedJob(composed, _plan(replace(job, composed=composed), model, stored))
+    composed = compose(overrides, job.folders)
+    planned = PlannedJob(composed, _plan(replace(job, composed=composed), model, stored))
 
     def tell(finding: Finding) -> None:
         reporter.note(f"{finding.name}: {finding.text}")
 
-    prepared = launching.prepare_launch(planned, Preflight(composed.config, planned.plan), tell)
+    prepared = prepare_launch(planned, Preflight(composed.config, planned.plan), tell)
     assert prepared.record.groups and prepared.run == run
     key = choose_api_key(job.request.api_key_file)
     assert key is not None
@@ -160,6 +156,26 @@ def _stored_key(job: ServeJob, model: ServedModel) -> str:
     if job.source is not None and job.source.startswith(own):
         return f"exports/{job.source.removeprefix(own).rstrip('/')}"
     return model_key(model.name, model.sha256)
+
+
+def key_parameter(project: str, run: str, launch: str) -> str:
+    """Return the name of the parameter, which no other launch has. The role of serving machines reads below its path."""
+    return f"/skytrain/{project}/serve/{group_name(project, run, launch, 0)}/api_key"
+
+
+def put_key(name: str, value: str, tags: Tags, kms_key: str | None) -> Call:
+    """Return the request that stores the key. `--dry-run` masks its value."""
+    encrypted = {"KeyId": kms_key} if kms_key else {}
+    text = "API key of an endpoint of Skytrain"
+    return Call(
+        "ssm",
+        "PutParameter",
+        {"Name": name, "Value": value, "Type": "SecureString", "Description": text, "Tags": tags.pairs(), **encrypted},
+    )
+
+
+def delete_key(name: str) -> Call:
+    return Call("ssm", "DeleteParameter", {"Name": name})
 
 
 def _rows(endpoint: _Endpoint, model: ServedModel) -> Sequence[tuple[str, str]]:

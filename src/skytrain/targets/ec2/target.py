@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from ...aws import find_metadata, log_destination, open_session, render_calls, stream_lines
+from ...aws import AwsSession, find_metadata, log_destination, open_session, render_calls, stream_lines
 from ...config import EXIT_CODES, UNCOMMITTED, Config
 from ...planning import JobKind
-from ...runs import Reporter, launches_of, read_launch
-from ...storage import open_store
+from ...runs import LaunchRecord, Reporter, launch_folder, launches_of, read_launch
+from ...storage import Store, open_store
 from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, ShowRun
 from ..checks import Finding, Preflight
 from ..follow import RunFollower
-from ..launch_plans import planned_job
 from ..limits import ask_account, live_launch
-from ..plans import compose_plan
-from .launch import PlannedJob, PreparedLaunch, prepare_launch, start_launch
-from .machines import Ec2Machines
-from .smoke import smoke_job, smoke_text, wait_for_start
-from .sweep import SweepLaunch, plan_sweep_launch
+from ..plans import PlannedJob, compose_plan, planned_job
+from .launch import (
+    PreparedLaunch,
+    SweepLaunch,
+    plan_sweep_launch,
+    prepare_launch,
+    smoke_job,
+    smoke_text,
+    start_launch,
+    wait_for_start,
+)
+from .machines import Ec2Machines, OfferTurns, has_machines
 
 if TYPE_CHECKING:
     from ...jobs import NodeRequest, RentedMachines
 
-WORDS = ("cloud=ec2",)
+NEXT = ("cloud=ec2",)
 LEFT_ALONE = "The machines need neither this terminal nor this computer."
 
 
@@ -33,6 +39,8 @@ class Ec2Launcher(LaunchTarget):
     """Rents machines, which survive interruptions and give themselves back."""
 
     name = "ec2"
+    title = "EC2"
+    has_tagged_machines = True
     jobs: tuple[JobKind, ...] = ("train", "prepare", "tune")
     can_smoke = True
 
@@ -42,7 +50,7 @@ class Ec2Launcher(LaunchTarget):
         job = PlannedJob(*planned_job(request), request.keep_seconds)
         first = None
         if request.smoke is not None:
-            first = smoke_job(job, request.smoke, lambda words: compose_plan(words, request.folders, None)[0])
+            first = smoke_job(job, request.smoke, lambda overrides: compose_plan(overrides, request.folders, None)[0])
         prepared = prepare_launch(job, Preflight(job.composed.config, job.plan), request.tell, first)
 
         def start(reporter: Reporter) -> list[str]:
@@ -63,11 +71,52 @@ class Ec2Launcher(LaunchTarget):
             session=prepared.session,
             usd_per_hour=prepared.usd_per_hour,
             before=lambda show, tell: _follow_smoke(job, prepared, show, tell),
-            next_words=WORDS,
+            next_arguments=NEXT,
         )
 
+    def prepare_together(
+        self, jobs: Sequence[PlannedJob], files: Mapping[str, bytes], tell: Callable[[Finding], None]
+    ) -> ReadyJob:
+        prepared: list[PreparedLaunch] = []
+        for job in jobs:
+            # The account is checked for the first one, and told once; a failure of a later one is raised all the same.
+            show = _quiet if prepared else tell
+            prepared.append(prepare_launch(job, Preflight(job.composed.config, job.plan), show))
+
+        def start(reporter: Reporter) -> list[str]:
+            for one in prepared:  # one that fails leaves those before it running: the same command launches the others
+                start_launch(one, files, reporter)
+                reporter.note(f"launched {one.run}")
+            return [LEFT_ALONE]
+
+        return ReadyJob(
+            name=prepared[0].run,
+            config=jobs[0].composed.config,
+            requests=render_calls([call for one in prepared for call in one.calls]),
+            summary=[("store", prepared[0].store.root)],
+            start=start,
+            session=prepared[0].session,
+            usd_per_hour=sum(one.usd_per_hour for one in prepared),
+            follows=False,
+            next_arguments=NEXT,
+            next_options=False,
+            records=[one.record for one in prepared],
+        )
+
+    def is_live(self, session: AwsSession, record: LaunchRecord) -> bool:
+        return has_machines(session, record)
+
+    def next_offers(self, session: AwsSession, store: Store, record: LaunchRecord) -> OfferTurns:
+        return OfferTurns(session, store, record)
+
+    def gone_reason(self, store: Store, record: LaunchRecord) -> str:
+        folder = f"{launch_folder(record)}/boot-failures"
+        logs = store.list(f"{folder}/")
+        failed = f"; {len(logs)} failed to boot, see {store.url(folder)}" if logs else ""
+        return f"no machine is left, and none is asked for{failed}"
+
     def job_log(self, config: Config, run: str, lines: int | None) -> JobLog | None:
-        """What the agents of the machines sent to CloudWatch; a run has no other log before its first attempt."""
+        """Return what the agents sent to CloudWatch; a run has no other log before its first attempt."""
         store = open_store(config.store)
         launches = launches_of(store, run)
         if not launches:
@@ -83,8 +132,8 @@ class Ec2Launcher(LaunchTarget):
 
     def instance(self, config: Config, request: NodeRequest) -> str | None:
         metadata = find_metadata() if request.launch else None
-        found = metadata.instance() if metadata is not None else None
-        return found.id if found is not None else None
+        instance = metadata.instance() if metadata is not None else None
+        return instance.id if instance is not None else None
 
     def machines(
         self, config: Config, request: NodeRequest, instance: str | None, tell: Callable[[str], None]
@@ -102,7 +151,7 @@ TARGETS = {"ec2": Ec2Launcher()}
 
 
 def _follow_smoke(job: PlannedJob, prepared: PreparedLaunch, show: ShowRun, tell: Callable[[str], None]) -> int | None:
-    """Follow the smoke run; returns an exit code unless the run itself starts."""
+    """Follow the smoke run, and return an exit code unless the run itself starts."""
     if prepared.smoke is None:
         return None
     detached = f"detached: {prepared.smoke.run} goes on without this terminal, and {prepared.run} follows it"
@@ -145,8 +194,8 @@ def _budget_text(usd: float, cost: float) -> str:
 
 
 def _sweep(request: LaunchRequest) -> ReadyJob:
-    """Machines that share a sweep."""
-    planned = plan_sweep_launch(request.words, request.folders)
+    """Prepare machines that share a sweep."""
+    planned = plan_sweep_launch(request.overrides, request.folders)
     prepared: list[PreparedLaunch] = []
     for job in planned.jobs:
         tell = _quiet if prepared else request.tell
@@ -167,7 +216,7 @@ def _sweep(request: LaunchRequest) -> ReadyJob:
         session=prepared[0].session,
         usd_per_hour=sum(one.usd_per_hour for one in prepared),
         follows=False,
-        next_words=WORDS,
+        next_arguments=NEXT,
         next_options=False,
     )
 
@@ -190,5 +239,5 @@ def _sweep_summary(planned: SweepLaunch, prepared: Sequence[PreparedLaunch]) -> 
 
 
 def _quiet(finding: Finding) -> None:
-    """The account was checked for the first machine; a failure is raised all the same."""
+    """Show nothing: the account was checked for the first machine, and a failure is raised all the same."""
     return

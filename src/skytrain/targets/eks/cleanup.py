@@ -11,7 +11,7 @@ from ...aws import GcSelection
 from ...config import Config, format_seconds
 from ...runs import Reporter
 from ..leftovers import Leftovers
-from .job_views import cluster_of
+from .jobs import cluster_of
 from .kube import KubeCluster, KubeError, KubeKind, KubeObject
 from .requests import TRAINER, run_labels
 
@@ -41,21 +41,21 @@ class KubeLeftover:
 
 
 def cluster_leftovers(config: Config, selection: GcSelection) -> Leftovers:
-    """What of ours the cluster's namespace has."""
+    """Return what the cluster's namespace has of Skytrain's."""
     cluster = cluster_of(config)
     namespace = config.cloud.eks.namespace
-    found = find_leftovers(config, cluster, selection)
-    rows = leftover_rows(found)
+    leftovers = find_leftovers(config, cluster, selection)
+    rows = leftover_rows(leftovers)
 
     def delete(reporter: Reporter) -> list[str]:
-        delete_leftovers(config, cluster, found)
+        delete_leftovers(config, cluster, leftovers)
         return []
 
-    doomed = [{"delete": each.kind, "name": each.name, "namespace": namespace} for each in found if each.delete]
+    doomed = [{"delete": each.kind, "name": each.name, "namespace": namespace} for each in leftovers if each.delete]
     return Leftovers(
         rows=rows,
         nothing=f"nothing of Skytrain's in {namespace} of cluster {cluster.name}",
-        facts=[asdict(each) for each in found],
+        facts=[asdict(each) for each in leftovers],
         requests=json.dumps(doomed, indent=1),
         count=len(doomed),
         delete=delete,
@@ -66,7 +66,7 @@ def cluster_leftovers(config: Config, selection: GcSelection) -> Leftovers:
 
 def find_leftovers(config: Config, cluster: KubeCluster, selection: GcSelection) -> list[KubeLeftover]:
     """Return the project's objects in the namespace; those that a job owns go with it, and are not listed."""
-    found: list[KubeLeftover] = []
+    leftovers: list[KubeLeftover] = []
     selector = OWNED + (
         f",{PROJECT}={run_labels(config.cloud.project, PROJECT)[PROJECT]}" if config.cloud.project else ""
     )
@@ -77,24 +77,24 @@ def find_leftovers(config: Config, cluster: KubeCluster, selection: GcSelection)
             if version == TRAINER and error.status == 404:  # Kubeflow Trainer is not installed
                 continue
             raise
-        found += [
+        leftovers += [
             _judged(kind, item, selection) for item in items if not item["metadata"].get("ownerReferences")
         ]  # fmt: skip
-    return found
+    return leftovers
 
 
-def delete_leftovers(config: Config, cluster: KubeCluster, found: Sequence[KubeLeftover]) -> None:
+def delete_leftovers(config: Config, cluster: KubeCluster, leftovers: Sequence[KubeLeftover]) -> None:
     """Delete what is marked."""
     versions = {kind: version for version, kind in KINDS}
-    for each in found:
+    for each in leftovers:
         if each.delete:
             cluster.delete(KubeKind(versions[each.kind], each.kind, config.cloud.eks.namespace), each.name)
 
 
-def leftover_rows(found: Sequence[KubeLeftover]) -> list[tuple[str, ...]]:
-    """Objects as a table, header first."""
+def leftover_rows(leftovers: Sequence[KubeLeftover]) -> list[tuple[str, ...]]:
+    """Return objects as a table, header first."""
     rows: list[tuple[str, ...]] = [("KIND", "NAME", "RUN", "AGE", "", "WHY")]
-    for each in found:
+    for each in leftovers:
         verdict = "delete" if each.delete else "keep"
         rows.append((each.kind, each.name, each.run, format_seconds(round(each.age_seconds)), verdict, each.why))
     return rows

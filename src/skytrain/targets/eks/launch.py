@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -11,26 +9,24 @@ from datetime import UTC, datetime
 
 from ...aws import AwsSession
 from ...config import Composed, Config, SkytrainError, check_job, plugin_targets
-from ...planning import Plan, plan_document, timestamp
-from ...runs import (
-    LaunchedGroup,
-    LaunchId,
-    LaunchRecord,
-    Reporter,
-    create_launch,
-    launch_folder,
-    launches_of,
-    mark_failed,
-    next_launch,
-    run_name,
-)
+from ...planning import Plan, timestamp
+from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, launches_of, next_launch, run_name
 from ...storage import Store, open_store
-from ..jobs import job_words, launch_record
+from ..jobs import launch_record, node_command
+from ..lifecycle import LaunchSteps, run_launch
 from ..limits import check_alone, check_place, check_same
+from ..plans import plan_file
 from .jobs import check_quota, jobs_in_cluster, pod_reason, remove_created
 from .kube import KubeCluster, KubeError, KubeKind, KubeObject, open_cluster
-from .pods import METRICS_PORT, POD_CONFIG_FOLDER, offer_size, smoke_size
-from .requests import EksJobSpec, check_eks_settings, check_grace
+from .requests import (
+    METRICS_PORT,
+    POD_CONFIG_FOLDER,
+    EksJobSpec,
+    check_eks_settings,
+    check_grace,
+    offer_size,
+    smoke_size,
+)
 
 LOOK_SECONDS = 30.0  # between two looks at a job whose pods wait
 SMOKE_SECONDS = 3600.0  # after which a smoke test is ended
@@ -107,17 +103,13 @@ def prepare_eks_launch(request: EksRequest, session: Callable[[], AwsSession], *
 
 def start_eks_launch(launch: EksLaunch, reporter: Reporter) -> None:
     """Write the record, create the objects; the job owns the others, so that they go when it goes."""
+    assert launch.cluster is not None
     cluster = launch.cluster
-    store = launch.store
-    record = launch.record
-    assert cluster is not None
-    create_launch(store, record)
+    objects = launch.objects
     made: list[KubeObject] = []
-    try:
-        if launch.plan is not None:
-            document = json.dumps(plan_document(launch.plan), indent=1).encode()
-            store.write(f"{launch_folder(record)}/plan.json", document)
-        for each in launch.objects:
+
+    def create() -> None:
+        for each in objects:
             made.append(cluster.create(each))
         owner = made[-1]
         reference = {
@@ -127,12 +119,17 @@ def start_eks_launch(launch: EksLaunch, reporter: Reporter) -> None:
         for each in made[:-1]:
             change = {"metadata": {"ownerReferences": [reference]}}
             cluster.patch(KubeKind.of(each), each["metadata"]["name"], change)
-    except BaseException as error:
-        reporter.note("the launch failed: removing what it had created")
+
+    def remove(error: BaseException) -> None:
+        """Remove what was created. The answer to the last request may have been lost, unless it was a refusal."""
         refused = isinstance(error, KubeError) and 400 <= error.status < 500 and error.status != 409
-        unsure = None if refused or len(made) == len(launch.objects) else launch.objects[len(made)]
-        _remove(launch, made, unsure, reporter)
-        raise
+        unsure = None if refused or len(made) == len(objects) else objects[len(made)]
+        remove_created(cluster, made, unsure)
+
+    steps = LaunchSteps(
+        store=launch.store, record=launch.record, create=create, remove=remove, files=plan_file(launch.plan)
+    )
+    run_launch(steps, reporter)
 
 
 def wait_for_pods(launch: EksLaunch, tell: Callable[[str], None]) -> None:
@@ -159,25 +156,17 @@ def wait_for_pods(launch: EksLaunch, tell: Callable[[str], None]) -> None:
             if pod.get("status", {}).get("phase") in ("Running", "Succeeded", "Failed"):
                 return
             tell_once(pod["metadata"]["name"], pod_reason(pod))
-        found = next((each for each in jobs_in_cluster(cluster, job.cloud, job.run) if each.name == job.name), None)
-        if found is None or found.state in ("deleting", "failed"):
-            how = f"has failed: {found.reason}" if found is not None and found.state == "failed" else "was deleted"
+        jobs = jobs_in_cluster(cluster, job.cloud, job.run)
+        present = next((each for each in jobs if each.name == job.name), None)
+        if present is None or present.state in ("deleting", "failed"):
+            failed = present is not None and present.state == "failed"
+            how = f"has failed: {present.reason}" if present is not None and failed else "was deleted"
             raise SkytrainError(f"job {job.name} {how}\n  no pod had started; launch the run again when that is mended")
-        tell_once(job.name, None if found.pods else found.reason)
-
-
-def _remove(launch: EksLaunch, made: list[KubeObject], unsure: KubeObject | None, reporter: Reporter) -> None:
-    """Remove what was created; the answer to a request may have been lost. Unless that is sure, the launch stays."""
-    assert launch.cluster is not None
-    try:
-        remove_created(launch.cluster, made, unsure)
-        mark_failed(launch.store, launch.record)
-    except SkytrainError as error:  # what follows is why the launch failed
-        reporter.note(f"warning: {error}\n  see: skytrain status {shlex.quote(launch.run)} cloud=eks")
+        tell_once(job.name, None if present.facts["pods"] else present.reason)
 
 
 def _caller(config: Config, session: Callable[[], AwsSession]) -> tuple[str, str]:
-    """Who launches, in which account. A cluster that is reached by a kubeconfig needs no credentials of AWS."""
+    """Return who launches, in which account. A cluster that is reached by a kubeconfig needs no credentials of AWS."""
     if config.cloud.eks.cluster is None:
         return config.cloud.owner or "unknown", config.cloud.account or ""
     identity = session().identity
@@ -238,21 +227,24 @@ def _job(request: EksRequest, run: str, number: str, owner: str) -> tuple[EksJob
         raise SkytrainError("cloud.project is not set\n  skytrain cloud init sets it")
     usd = eks.usd_per_hour
     if plan is not None:
-        usd, size, words = usd or plan.usd_per_hour, offer_size(plan.choice), job_words(plan.choice, "train")
+        usd = usd or plan.usd_per_hour
+        size = offer_size(plan.choice)
         seconds = plan.choice.kill_after_seconds
         processes = max(1, plan.choice.gpus_per_node)
     else:
         assert eks.cpus is not None
         size = smoke_size(eks.nodes, eks.cpus)
-        words = ()
         seconds = SMOKE_SECONDS
         processes = 1
-    command = (
-        "node", *request.composed.overrides, *words, f"run={run}",
-        *([f"budget.usd_per_hour={usd:.4f}"] if usd is not None else []),
-        f"metrics.prometheus_port={METRICS_PORT}", "--config-dir", POD_CONFIG_FOLDER,
-        "--nodes", str(size.nodes), "--processes", str(processes), "--launch", number,
-    )  # fmt: skip
+    command = node_command(
+        request.composed.overrides,
+        LaunchId(run, number),
+        plan.choice if plan is not None else None,
+        nodes=size.nodes,
+        processes=processes,
+        usd_per_hour=usd,
+        options=(f"metrics.prometheus_port={METRICS_PORT}", "--config-dir", POD_CONFIG_FOLDER),
+    )
     files = {path: body.decode() for path, body in request.files.items()}
     now = datetime.now(UTC)
     return EksJobSpec(

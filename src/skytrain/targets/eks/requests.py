@@ -10,9 +10,180 @@ from typing import Any
 
 from ...aws import SECRET_NAME, SECRET_VALUE
 from ...config import EXIT_CODES, INTERRUPTED, UNCOMMITTED, CloudConfig, EksConfig, SkytrainError, format_seconds
-from ...planning import timestamp
+from ...planning import PlannedOffer, load_catalog, timestamp
 from .kube import KubeObject
-from .pods import CONTAINERS, METRICS_PORT, PodSize, pod_spec
+
+CONTAINERS = {"job": "agent", "trainjob": "node"}  # the container; Kubeflow looks for its own by this name
+METRICS_PORT = 9464
+USER = 1000  # of the image
+POD_CONFIG_FOLDER = "/etc/skytrain/config"
+WORK = "/scratch"
+TEMPORARY = "/tmp"
+SHARED_MEMORY = "/dev/shm"
+# of a machine; the rest is for its daemons and Kubernetes itself
+CPU_SHARE = 0.9
+MEMORY_SHARE = 0.85
+SHM_SHARE = 0.25  # of a pod's memory, for the workers of NCCL and of the loader
+HUGE_PAGES = "5120Mi"  # EFA's provider takes them; the EKS images reserve 5128 pages of 2 MiB
+SMOKE_GIB_PER_CPU = 2
+SMOKE_DISK_GIB = 10
+DOWNWARD = {"POD_NAME": "metadata.name", "POD_IP": "status.podIP", "NODE_NAME": "spec.nodeName"}
+MARKETS = {"spot": ("spot", "SPOT"), "on-demand": ("on-demand", "ON_DEMAND")}  # as Karpenter and EKS name them
+
+
+@dataclass(frozen=True)
+class PodSize:
+    """What each pod of a run asks for. Without a machine type any node will do: a smoke test on CPUs."""
+
+    nodes: int
+    cpus: int
+    memory_gib: int
+    disk_gib: int
+    gpus: int = 0
+    efa: int = 0
+    instance_type: str | None = None
+    market: str | None = None
+
+
+def offer_size(offer: PlannedOffer) -> PodSize:
+    """Return the pods of a plan's machines: one pod takes a whole machine."""
+    catalog = load_catalog()
+    machine: Any = next(
+        each for each in (*catalog.instances, *catalog.cpu_instances) if each.type == offer.instance_type
+    )
+    return PodSize(
+        nodes=offer.nodes,
+        cpus=max(1, int(machine.vcpus * CPU_SHARE)),
+        memory_gib=max(1, int(machine.memory_gib * MEMORY_SHARE)),
+        disk_gib=max(1, offer.disk_gb // 2),
+        gpus=offer.gpus_per_node,
+        efa=offer.efa_interfaces,
+        instance_type=offer.instance_type,
+        market=offer.market,
+    )
+
+
+def smoke_size(nodes: int, cpus: int) -> PodSize:
+    return PodSize(nodes, cpus, cpus * SMOKE_GIB_PER_CPU, SMOKE_DISK_GIB)
+
+
+def pod_spec(job: EksJobSpec) -> KubeObject:
+    eks = job.eks
+    size = job.size
+    spec: KubeObject = {
+        "restartPolicy": "Never",  # the job replaces pods; its failure policy asks for this
+        "serviceAccountName": eks.service_account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": int(eks.grace),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+    }
+    if job.cloud.eks.job_kind == "job":
+        spec["subdomain"] = job.name
+    if eks.priority_class:
+        spec["priorityClassName"] = eks.priority_class
+    selector = {**({"node.kubernetes.io/instance-type": size.instance_type} if size.instance_type else {}),
+                **eks.node_labels}  # fmt: skip
+    if selector:
+        spec["nodeSelector"] = selector
+    if affinity := _affinity(job):
+        spec["affinity"] = affinity
+    if tolerations := _tolerations(size):
+        spec["tolerations"] = tolerations
+    spec["containers"] = [_container(job)]
+    spec["volumes"] = _volumes(job)
+    return spec
+
+
+def _container(job: EksJobSpec) -> KubeObject:
+    resources = _resources(job.size)
+    mounts = {"work": WORK, "temporary": TEMPORARY, "shared-memory": SHARED_MEMORY, **_claims(job)}
+    config = {"name": "config", "mountPath": POD_CONFIG_FOLDER, "readOnly": True}
+    environment = {
+        "AWS_REGION": job.cloud.region or "",
+        # A pod reaches no metadata service: credentials come from pod identity, spot notices as SIGTERM from Karpenter.
+        "AWS_EC2_METADATA_DISABLED": "true",
+        **job.eks.environment,
+    }
+    return {
+        "name": CONTAINERS[job.cloud.eks.job_kind],
+        "image": job.eks.image,
+        "args": list(job.command),
+        "env": [
+            *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in DOWNWARD.items()),
+            *({"name": name, "value": value} for name, value in environment.items() if value),
+        ],
+        "ports": [{"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"}],
+        "resources": {"requests": resources, "limits": resources},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # the last lines of a pod that failed, for `status`
+        "volumeMounts": [*({"name": name, "mountPath": path} for name, path in mounts.items()), config],
+        "workingDir": WORK,
+    }
+
+
+def _resources(size: PodSize) -> dict[str, str]:
+    resources = {
+        "cpu": str(size.cpus), "memory": f"{size.memory_gib}Gi", "ephemeral-storage": f"{size.disk_gib}Gi",
+    }  # fmt: skip
+    if size.gpus:
+        resources["nvidia.com/gpu"] = str(size.gpus)
+    if size.efa:
+        resources |= {"vpc.amazonaws.com/efa": str(size.efa), "hugepages-2Mi": HUGE_PAGES}
+    return resources
+
+
+def _claims(job: EksJobSpec) -> dict[str, str]:
+    return {f"claim-{name}": path for name, path in job.eks.volumes.items()}
+
+
+def _volumes(job: EksJobSpec) -> list[KubeObject]:
+
+    shm = max(1, int(job.size.memory_gib * SHM_SHARE))
+    items = [{"key": file_key(path), "path": path} for path in sorted(job.files)]
+    return [
+        {"name": "work", "emptyDir": {}},
+        {"name": "temporary", "emptyDir": {}},
+        {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shm}Gi"}},
+        *({"name": f"claim-{name}", "persistentVolumeClaim": {"claimName": name}} for name in job.eks.volumes),
+        {"name": "config", "configMap": {"name": job.name, **({"items": items} if items else {})}},
+    ]
+
+
+def _affinity(job: EksJobSpec) -> KubeObject:
+    """Ask for machines of the plan's market; those of one run in one zone, which is nearer and costs no traffic."""
+    size = job.size
+    affinity = dict[str, Any]()
+    if size.market:
+        karpenter, managed = MARKETS[size.market]
+        terms = [
+            {"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]}
+            for key, value in (("karpenter.sh/capacity-type", karpenter), ("eks.amazonaws.com/capacityType", managed))
+        ]
+        affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    if size.nodes > 1 and size.instance_type:
+        same = {name: job.labels[name] for name in ("skytrain/run", "skytrain/launch")}
+        together = {"labelSelector": {"matchLabels": same}, "topologyKey": "topology.kubernetes.io/zone"}
+        affinity["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [together]}
+    return affinity
+
+
+def _tolerations(size: PodSize) -> list[KubeObject]:
+    keys = [*(["nvidia.com/gpu"] if size.gpus else []), *(["vpc.amazonaws.com/efa"] if size.efa else []),
+            *(["skytrain/spot"] if size.market == "spot" else [])]  # fmt: skip
+    return [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in keys]
+
 
 NAME_LENGTH = 52  # a pod's host name is the job's name and its index, of 63 letters
 LABEL_LENGTH = 63
@@ -87,7 +258,7 @@ class EksJobSpec:
         return {"apiVersion": version, "kind": kind, "metadata": metadata}
 
     def _service(self) -> KubeObject:
-        """Without an address of its own: it gives each pod a name, and Prometheus its targets."""
+        """Return a service without an address: it gives each pod a name, and Prometheus its targets."""
         spec = {
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
@@ -122,7 +293,7 @@ class EksJobSpec:
         return {"action": action, "onExitCodes": {"containerName": container, "operator": "In", "values": codes}}
 
     def _runtime(self, template: KubeObject) -> KubeObject:
-        """A runtime of the run's own: the job template of a JobSet is the only place for a pod failure policy.
+        """Return a runtime for this run only: the job template of a JobSet is the only place for a pod failure policy.
 
         It has no `torch` policy: the node agent, and not the controller, says who takes part.
         """
@@ -198,7 +369,9 @@ def check_eks_settings(eks: EksConfig) -> None:
         )
     for name, value in (("namespace", eks.namespace), ("service_account", eks.service_account)):
         if not DNS_NAME.fullmatch(value):
-            raise SkytrainError(f"cloud.eks.{name}={value}: not a name in Kubernetes\n  small letters, digits and -")
+            raise SkytrainError(
+                f"cloud.eks.{name}={value}: not a valid Kubernetes name\n  use lowercase letters, digits and '-'"
+            )
     for name, value in eks.environment.items():
         if SECRET_NAME.search(name) or SECRET_VALUE.search(value):
             raise SkytrainError(

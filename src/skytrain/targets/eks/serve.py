@@ -6,17 +6,14 @@ import json
 import shlex
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...config import Config, SkytrainError, format_seconds
 from ...runs import Reporter
 from ...serving import ServedModel
 from ...storage import open_store
-from ..serving import EXPORTED, ServeJob
-from ..upload import model_key, upload_model
-from .job_views import cluster_of, cluster_words
-from .jobs import pod_reason
+from ..serving import EXPORTED, ServeJob, ServingState, model_key, upload_model
+from .jobs import cluster_of, cluster_overrides, pod_reason
 from .kube import KubeCluster, KubeKind, KubeObject
 from .requests import to_yaml
 
@@ -31,23 +28,6 @@ CONFIG_NAME = "vllm-model"
 SELECTOR = "app.kubernetes.io/name=skytrain,app.kubernetes.io/component=serving"
 GPU = "nvidia.com/gpu"
 POLL_SECONDS = 5.0
-
-
-@dataclass(frozen=True)
-class ServingState:
-    """What the cluster serves."""
-
-    model: str
-    source: str
-    wanted: int
-    ready: int
-    reason: str | None  # why a pod waits, or has failed
-
-    @property
-    def text(self) -> str:
-        if not self.wanted:
-            return "nothing is served"
-        return f"{self.model}: {self.ready} of {self.wanted} pods answer" + (f"; {self.reason}" if self.reason else "")
 
 
 class EksTarget:
@@ -80,12 +60,13 @@ class EksTarget:
         reporter.note(
             f"serving {model.name}; inside the cluster: http://{NAME}.{NAMESPACE}/v1; from here:\n"
             f"  kubectl -n {NAMESPACE} port-forward service/{NAME} 8000:80\n"
-            f"  the API key is in the Secret vllm-api-key; end it: skytrain stop {NAME} {shlex.join(cluster_words(job.config))}"
+            f"  the API key is in the Secret vllm-api-key; end it: skytrain stop {NAME} {shlex.join(cluster_overrides(job.config))}"
         )
         return 0
 
 
 def model_settings(config: Config, model: ServedModel, source: str) -> dict[str, str]:
+    """Return what the pods read about the model, from their ConfigMap."""
     longest = config.serve.max_length or model.shape(config.serve.dtype or "bfloat16").max_length
     return {
         "MODEL_SOURCE": source,
@@ -97,16 +78,16 @@ def model_settings(config: Config, model: ServedModel, source: str) -> dict[str,
 
 def deploy(cluster: KubeCluster, data: dict[str, str], sha256: str) -> None:
     """Name the model, and start pods with it; pods of the model before it stay until these answer."""
-    found = _deployment(cluster)
+    deployment = _deployment(cluster)
     cluster.patch(CONFIG_MAP, CONFIG_NAME, {"data": data})
-    containers = found["spec"]["template"]["spec"]["containers"]
+    containers = deployment["spec"]["template"]["spec"]["containers"]
     for each in containers:
         for kind in ("requests", "limits"):
             each["resources"][kind][GPU] = data["TENSOR_PARALLEL"]
     # Pods read the ConfigMap when they start: the annotation makes new ones.
     version = {"skytrain/model": sha256, "skytrain/settings": ",".join(data.values())}
     template = {"metadata": {"annotations": version}, "spec": {"containers": containers}}
-    replicas = max(1, found["spec"].get("replicas", 0))
+    replicas = max(1, deployment["spec"].get("replicas", 0))
     cluster.patch(DEPLOYMENT, NAME, {"spec": {"replicas": replicas, "template": template}})
 
 
@@ -117,10 +98,10 @@ def wait_until_ready(
     began = time.monotonic()
     told = ""
     while True:
-        found = _deployment(cluster)
-        status = found.get("status", {})
-        wanted = found["spec"]["replicas"]
-        seen = status.get("observedGeneration", 0) >= found["metadata"].get("generation", 0)
+        deployment = _deployment(cluster)
+        status = deployment.get("status", {})
+        wanted = deployment["spec"]["replicas"]
+        seen = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
         if seen and status.get("updatedReplicas", 0) == status.get("availableReplicas", 0) == wanted:
             return
         seconds = time.monotonic() - began
@@ -140,10 +121,10 @@ def wait_until_ready(
 def serving_state(config: Config) -> ServingState:
     """Return what the cluster serves."""
     cluster = cluster_of(config)
-    found = _deployment(cluster)
+    deployment = _deployment(cluster)
     data = (cluster.get(CONFIG_MAP, CONFIG_NAME) or {}).get("data", {})
-    wanted = found["spec"].get("replicas", 0)
-    ready = found.get("status", {}).get("availableReplicas", 0)
+    wanted = deployment["spec"].get("replicas", 0)
+    ready = deployment.get("status", {}).get("availableReplicas", 0)
     reason = _reason(cluster) if wanted > ready else None
     return ServingState(
         model=data.get("MODEL_NAME", ""), source=data.get("MODEL_SOURCE", ""), wanted=wanted, ready=ready, reason=reason
@@ -151,7 +132,7 @@ def serving_state(config: Config) -> ServingState:
 
 
 def stop_serving(config: Config) -> bool:
-    """Give back the GPUs: no pods. False if there were none."""
+    """End all pods, which gives back their GPUs; return False if there were none."""
     cluster = cluster_of(config)
     if not _deployment(cluster)["spec"].get("replicas", 0):
         return False
@@ -184,12 +165,12 @@ def keep_served(manifests: str, cluster: KubeCluster) -> str:
 
 
 def _deployment(cluster: KubeCluster) -> KubeObject:
-    found = cluster.get(DEPLOYMENT, NAME)
-    if found is None:
+    deployment = cluster.get(DEPLOYMENT, NAME)
+    if deployment is None:
         raise SkytrainError(
             f"the cluster has no Deployment {NAME} in {NAMESPACE}\n  apply infra/kubernetes first: docs/eks.md"
         )
-    return found
+    return deployment
 
 
 def _reason(cluster: KubeCluster) -> str | None:

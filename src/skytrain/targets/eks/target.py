@@ -4,26 +4,57 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...aws import AwsSession, open_session
-from ...config import Config, format_seconds, plural
-from ...planning import ClusterCosts, ClusterMachines, Offer, Target, load_catalog, price_cluster
+from ...config import Config, SkytrainError, format_seconds, plural, variable
+from ...planning import EC2, ClusterCosts, ClusterMachines, Offer, load_catalog, price_cluster
 from ...runs import Reporter
 from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, RunJobs, ShowRun
-from ..launch_plans import planned_job
 from ..leftovers import GcRequest, Leftovers
+from ..plans import planned_job
+from ..serving import ServingState
 from ..stopping import PlannedStop, StopResult, stop_with_jobs
 from .cleanup import cluster_leftovers
-from .host import read_pod
-from .job_views import active_eks_jobs, cluster_words, eks_job_tables, pod_log, run_pods
+from .jobs import COLUMNS, active_eks_jobs, cluster_of, cluster_overrides, pod_log, pod_rows, remove_job, run_pods
 from .launch import EksLaunch, EksRequest, prepare_eks_launch, start_eks_launch, wait_for_pods
 from .requests import to_yaml
-from .serve import NAME as SERVED, ServingState, serving_state, stop_serving
+from .serve import NAME as SERVED, serving_state, stop_serving
 
 if TYPE_CHECKING:
     from ...jobs import NodeRequest
+
+INDEX = "JOB_COMPLETION_INDEX"
+ADDRESS = "POD_IP"
+
+
+@dataclass(frozen=True)
+class PodHost:
+    """This pod among those of its job. Its name follows the index, so that a replacement is known as the same host.
+
+    A host that starts again under its name ends the generation of its predecessor at once; another name would have
+    the others wait until the heartbeat is missed.
+    """
+
+    name: str
+    address: str
+
+
+def read_pod(nodes: int) -> PodHost:
+    """Return this pod; raises SkytrainError outside an Indexed Job of that many pods."""
+    index = variable(INDEX)
+    address = variable(ADDRESS)
+    if not index or not address:
+        missing = INDEX if not index else ADDRESS
+        raise SkytrainError(
+            f"{missing} is not set: this is not a pod of a job that `skytrain launch cloud=eks` made\n"
+            "  elsewhere, leave out cloud=eks: skytrain node ... --name NAME"
+        )
+    if not index.isdigit() or int(index) >= nodes:
+        raise SkytrainError(f"{INDEX}={index}: the run is planned for {nodes} pods, 0 to {nodes - 1}")
+    return PodHost(f"pod-{index}", address)
+
 
 ONE_KIND = "a job has one kind of machine: the plan's fallbacks are not used"
 
@@ -32,7 +63,8 @@ class EksLauncher(LaunchTarget):
     """Creates a job, whose pods run the node agent."""
 
     name = "eks"
-    priced: Target | None = "ec2"  # nodes of a cluster are EC2's
+    title = "EKS"
+    priced: str | None = EC2.name  # nodes of a cluster are EC2's
 
     def prepare(self, request: LaunchRequest) -> ReadyJob:
         asked = _request(request)
@@ -61,7 +93,7 @@ class EksLauncher(LaunchTarget):
             start=start,
             notes=[ONE_KIND] if launch.plan is not None and launch.plan.offers[1:] else [],
             before=wait,
-            next_words=cluster_words(config),
+            next_arguments=cluster_overrides(config),
         )
 
     def costs_around(self, config: Config, offer: Offer) -> ClusterCosts:
@@ -70,7 +102,8 @@ class EksLauncher(LaunchTarget):
 
     def run_jobs(self, config: Config, run: str | None) -> RunJobs:
         jobs = run_pods(config, run) if run else []
-        return RunJobs(eks_job_tables(jobs) if jobs else [], [asdict(job) for job in jobs])
+        pods = [pod_rows(jobs[0])] if jobs and jobs[0].facts["pods"] else []  # of the newest one
+        return RunJobs(jobs, COLUMNS, more_tables=pods)
 
     def has_job(self, config: Config, run: str) -> bool:
         return bool(active_eks_jobs(config, run))
@@ -83,7 +116,13 @@ class EksLauncher(LaunchTarget):
             return _plan_serving_stop(config)
         active = active_eks_jobs(config, run)
         namespace = config.cloud.eks.namespace
-        planned = stop_with_jobs(config, run, lambda: active_eks_jobs(config, run))
+        planned = stop_with_jobs(
+            config,
+            run,
+            lambda: active_eks_jobs(config, run),
+            end=lambda job: remove_job(cluster_of(config), config.cloud, job),
+            ended="deleted",
+        )
         requests = json.dumps([{"delete": job.name, "namespace": namespace} for job in active], indent=1)
         question = f"Stop {run} and delete {plural(len(active), 'job')} in {namespace}?" if active else None
         return replace(planned, requests=lambda: requests, question=question)
@@ -92,7 +131,7 @@ class EksLauncher(LaunchTarget):
         return cluster_leftovers(config, request.selection)
 
     def take_part(self, config: Config, request: NodeRequest, run: Callable[[Config, NodeRequest], int]) -> int:
-        """As a pod of a Kubernetes job; the downward API says which, and at what address."""
+        """Take part as a pod of a Kubernetes job; the downward API says which, and at what address."""
         pod = read_pod(request.nodes)
         return run(config, replace(request, name=request.name or pod.name, address=request.address or pod.address))
 
@@ -105,20 +144,20 @@ TARGETS = {"eks": EksLauncher()}
 
 def _plan_serving_stop(config: Config) -> PlannedStop:
     """Scale the cluster's vLLM to zero."""
-    found = serving_state(config)
+    served = serving_state(config)
 
     def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
         stopped = stop_serving(config)
         text = "no pod serves any more: the GPU nodes are given back" if stopped else "nothing was served"
         return StopResult(text, {"stopped": stopped})
 
-    return PlannedStop(lambda: found.text, end, f"{found.text}. Stop serving?")
+    return PlannedStop(lambda: served.text, end, f"{served.text}. Stop serving?")
 
 
 def _request(request: LaunchRequest) -> EksRequest:
-    """A planned job, or with cloud.eks.cpus a smoke test, which needs no plan."""
+    """Return a planned job, or with cloud.eks.cpus a smoke test, which needs no plan."""
     if request.plan is None:
-        composed = request.compose(request.words)
+        composed = request.compose(request.overrides)
         if composed.config.cloud.eks.cpus is not None:
             return EksRequest(composed, None, request.files())
     return EksRequest(*planned_job(request), request.files())

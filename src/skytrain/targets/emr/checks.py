@@ -6,9 +6,9 @@ from collections import Counter
 
 from ...aws import QUOTA_PAGE, Call, CloudError, offered_zones
 from ...planning import Market, quota_code
-from ..checks.check import Failed, NotChecked, Preflight
-from ..checks.quota import held_vcpus, used_vcpus
-from ..sagemaker.checks import listed, trusts
+from ..checks import Check, Failed, NotChecked, Preflight, account_checks
+from ..checks.account import trusts
+from ..checks.quota import QUOTA_ACTIONS, held_vcpus, used_vcpus
 from .jobs import SERVERLESS
 from .requests import needed
 
@@ -34,8 +34,7 @@ def role(preflight: Preflight) -> str:
     for arn, service in wanted.items():
         name = arn.rpartition("/")[2]
         found = preflight.session.perform(Call("iam", "GetRole", {"RoleName": name}))["Role"]
-        statements = listed(found["AssumeRolePolicyDocument"].get("Statement", []))
-        if not any(trusts(each, service) for each in statements):
+        if not trusts(found, service):
             raise Failed(f"the role {name} does not trust {service}: EMR cannot use it", APPLY)
     return ", ".join(f"{arn.rpartition('/')[2]} trusts {service}" for arn, service in wanted.items())
 
@@ -130,3 +129,32 @@ def _serverless_quota(preflight: Preflight) -> str:
             cause="quota",
         )
     return f"up to {wants} vCPUs of {held} ({code})"
+
+
+KNOWN = ("credentials", "region")
+ACCOUNT = (
+    "store", "account", "credentials", "clock", "region", "encryption", "subnets", "route to S3", "security group",
+)  # fmt: skip
+OWN: tuple[Check, ...] = (
+    Check(name="role", run=role, group="AWS", needs=("credentials",), actions=("iam:GetRole",)),
+    Check(
+        name="service-linked role",
+        run=service_linked_role,
+        group="AWS",
+        needs=("credentials",),
+        actions=("iam:GetRole",),
+    ),
+    Check(
+        name="quota",
+        run=quota,
+        group="AWS",
+        needs=KNOWN,
+        actions=(*QUOTA_ACTIONS, "servicequotas:ListAWSDefaultServiceQuotas"),
+    ),
+    Check(name="zones", run=zones, group="AWS", needs=KNOWN, actions=("ec2:DescribeInstanceTypeOfferings",)),
+)
+
+
+def spark_job_checks() -> tuple[Check, ...]:
+    """Return the checks before a job on EMR: the account's, then the job's own."""
+    return (*account_checks(*ACCOUNT), *OWN)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from ...aws import AwsSession, Call, CloudError, Tags, offered_zones
+from ...aws import AwsSession, Call, Tags, offered_zones
 from ...config import Composed, Config, SkytrainError, make, plugin_targets
 from ...planning import (
     Budget,
@@ -19,31 +18,30 @@ from ...planning import (
     serverless_usd_per_hour,
     timestamp,
 )
-from ...runs import (
-    LaunchedGroup,
-    LaunchId,
-    LaunchRecord,
-    Reporter,
-    create_launch,
-    launch_folder,
-    launches_of,
-    mark_failed,
-    next_launch,
-)
+from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, launch_folder, launches_of, next_launch
 from ...storage import Store, open_store
 from ...tokens import has_tokens
-from ..bundle import BundleContents
-from ..checks import Finding, Preflight, emr_checks, run_checks
-from ..ec2.launch import packed
+from ..bundle import BundleContents, packed
+from ..checks import Finding, Preflight, require
 from ..jobs import job_extras, job_name, launch_record, prepare_work
+from ..lifecycle import LaunchSteps, run_launch
 from ..limits import ask_account, check_alone
 from ..wheels import PLATFORMS, ImagePython
-from .cluster import BOOTSTRAP, cluster_call, cluster_subnet, submit_script
+from .checks import spark_job_checks
 from .environment import ENTRY, SPARK_PYTHON, PackedEnvironment, environment_of, pack_environment
-from .jobs import emr_jobs_of, emr_log_folder, stop_emr_job
-from .requests import START_SECONDS, EmrJobSpec, EmrPlaces, create_application, serverless_calls, start_job_run
-
-SERVERLESS = "emr-serverless"
+from .jobs import SERVERLESS, emr_jobs_of, emr_log_folder, stop_emr_job
+from .requests import (
+    BOOTSTRAP,
+    START_SECONDS,
+    EmrJobSpec,
+    EmrPlaces,
+    cluster_call,
+    cluster_subnet,
+    create_application,
+    serverless_calls,
+    start_job_run,
+    submit_script,
+)
 
 
 @dataclass(frozen=True)
@@ -97,10 +95,7 @@ def prepare_emr_launch(
     _check_place(config)
     launch = _assembled(composed, preflight, documents)
     assert launch.calls
-    for finding in run_checks(emr_checks(), preflight):
-        tell(finding)
-        if finding.verdict == "failed":
-            raise CloudError(finding.text, fix=finding.fix, cause=finding.cause, link=finding.link)
+    require(spark_job_checks(), preflight, tell)
     earlier = launches_of(launch.store, launch.run)
     check_alone(earlier, launch.store, preflight.now, ask_account(launch.session, launch.store))
     if launch.serverless:
@@ -111,43 +106,43 @@ def prepare_emr_launch(
     return replace(launch, subnet=cluster_subnet(launch.job, sold))
 
 
-def start_emr_launch(launch: EmrLaunch, config_files: Mapping[str, bytes], reporter: Reporter) -> None:
+def start_emr_launch(launch: EmrLaunch, files: Mapping[str, bytes], reporter: Reporter) -> None:
     """Upload packages and configuration, write the record, start the job. A failure leaves nothing running."""
-    made = pack_environment(launch.store, launch.contents, reporter)
-    assert made == launch.environment
-    create_launch(launch.store, launch.record)  # before anything else in its folder, which another launch may own
-    try:
-        for name, body in _files(launch, config_files).items():
-            launch.store.write(f"{launch.folder}/{name}", body)
+
+    def upload(reporter: Reporter) -> None:
+        made = pack_environment(launch.store, launch.contents, reporter)
+        assert made == launch.environment
+
+    def create() -> None:
         if launch.serverless:
             application = launch.session.perform(create_application(launch.job))["applicationId"]
             launch.session.perform(start_job_run(launch.job, application))
         else:
             launch.session.perform(launch.calls[0])
-    except BaseException:
-        _remove(launch, reporter)
-        raise
 
-
-def _files(launch: EmrLaunch, config_files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return what the job reads from the store besides its packages."""
-    if launch.serverless:
-        return {"prepare.py": ENTRY.encode(), "config.tar.gz": packed(config_files)}
-    own = {"prepare.py": ENTRY.encode(), "submit.sh": submit_script(launch.job).encode()}
-    return {"bootstrap.sh": BOOTSTRAP.encode(), "launch.tar.gz": packed({**config_files, **own})}
-
-
-def _remove(launch: EmrLaunch, reporter: Reporter) -> None:
-    """Stop the job if it was started after all: the answer may have been lost. Unless that is sure, the launch stays."""
-    try:
+    def remove(error: BaseException) -> None:
+        """Stop the job if it was started after all: the answer may have been lost."""
         for job in emr_jobs_of(launch.session, [launch.record]):
             if not job.has_ended:
                 launch.session.perform(stop_emr_job(job))
-        mark_failed(launch.store, launch.record)
-    except SkytrainError as error:  # what follows is why the launch failed
-        reporter.note(
-            f"warning: {error}\n  see: skytrain status {shlex.quote(launch.run)} cloud={launch.record.target}"
-        )
+
+    steps = LaunchSteps(
+        store=launch.store,
+        record=launch.record,
+        create=create,
+        remove=remove,
+        upload=upload,
+        files={f"emr/{name}": body for name, body in _files(launch, files).items()},
+    )
+    run_launch(steps, reporter)
+
+
+def _files(launch: EmrLaunch, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return what the job reads from the store besides its packages."""
+    if launch.serverless:
+        return {"prepare.py": ENTRY.encode(), "config.tar.gz": packed(files)}
+    own = {"prepare.py": ENTRY.encode(), "submit.sh": submit_script(launch.job).encode()}
+    return {"bootstrap.sh": BOOTSTRAP.encode(), "launch.tar.gz": packed({**files, **own})}
 
 
 def _check_place(config: Config) -> None:
@@ -202,7 +197,7 @@ def _assembled(composed: Composed, preflight: Preflight, documents: float | None
     job = EmrJobSpec(
         run=run,
         launch=number,
-        words=tuple(composed.overrides),
+        overrides=tuple(composed.overrides),
         tags=tags,
         cloud=config.cloud,
         places=places,
@@ -264,9 +259,9 @@ def _timeout(config: Config, usd_per_hour: float) -> int:
     """Return the seconds of an attempt: the settings', or fewer if all attempts would cost more than the budget."""
     wanted = config.cloud.emr
     seconds = wanted.timeout
-    beside = 0.0 if config.cloud.target == SERVERLESS else START_SECONDS + wanted.idle
+    besides = 0.0 if config.cloud.target == SERVERLESS else START_SECONDS + wanted.idle
     paid_seconds = Budget.of(config.budget).hours_at(usd_per_hour) * 3600
-    seconds = min(seconds, (paid_seconds - beside) / (1 + wanted.retries))
+    seconds = min(seconds, (paid_seconds - besides) / (1 + wanted.retries))
     if seconds < 300:
         raise SkytrainError(
             f"budget.usd={config.budget.usd:g} pays for {max(0.0, seconds) / 60:.1f} minutes of each of {1 + wanted.retries} "

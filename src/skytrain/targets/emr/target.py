@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from datetime import datetime
 
-from ...aws import render_calls
+from ...aws import AwsSession, render_calls
 from ...config import Config, format_seconds
 from ...planning import JobKind
-from ...runs import Reporter
-from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, RunJobs
+from ...runs import LaunchRecord, Reporter
+from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, RunJobs, SchedulerJob
 from ..checks import Preflight
-from ..launch_plans import compose_without_plan
+from ..plans import compose_without_plan
 from ..stopping import PlannedStop
 from . import NAMES
-from .job_views import emr_job_rows, emr_log, plan_emr_stop, run_emr_jobs
+from .jobs import COLUMNS, emr_costs, emr_jobs_of, emr_log, plan_emr_stop, run_emr_jobs
 from .launch import EmrLaunch, prepare_emr_launch, start_emr_launch
 
 
 class EmrLauncher(LaunchTarget):
     """Starts the Spark job. What it has finished is in the store: the same command resumes it."""
 
+    title = "EMR"
     jobs: tuple[JobKind, ...] = ("prepare",)
+    bills_jobs = True
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -47,15 +49,18 @@ class EmrLauncher(LaunchTarget):
             session=launch.session,
             usd_per_hour=launch.usd_per_hour,
             follows=False,
-            next_words=[f"cloud={self.name}"],
+            next_arguments=[f"cloud={self.name}"],
             next_options=False,
         )
 
     def run_jobs(self, config: Config, run: str | None) -> RunJobs:
-        if run is None:
-            return RunJobs()
-        jobs = run_emr_jobs(config, run)
-        return RunJobs([emr_job_rows(config, run, jobs)] if jobs else [], [asdict(job) for job in jobs])
+        return RunJobs(run_emr_jobs(config, run) if run else [], COLUMNS)
+
+    def is_live(self, session: AwsSession, record: LaunchRecord) -> bool:
+        return any(not job.has_ended for job in emr_jobs_of(session, [record]))
+
+    def job_costs(self, session: AwsSession, launches: Sequence[LaunchRecord], now: datetime) -> list[SchedulerJob]:
+        return emr_costs(session, launches, now)
 
     def job_log(self, config: Config, run: str, lines: int | None) -> JobLog:
         return emr_log(config, run, lines)

@@ -26,7 +26,7 @@ from ...serving import (
     find_vllm,
     server_settings,
 )
-from ..serving import EXPORTED, ServeJob, key_command
+from ..serving import EXPORTED, ServeJob, key_command, read_key
 
 if TYPE_CHECKING:
     from ...export import Dtype
@@ -84,7 +84,6 @@ def _key(job: ServeJob) -> ApiKey:
         assert key is not None
         return key
     from ...aws import open_session
-    from ..endpoint_keys import read_key  # a rented machine's own role may read it
 
     value = read_key(open_session(job.config.cloud.region, job.config.cloud.account), parameter)
     return ApiKey(value, parameter, key_command(parameter, job.config.cloud.region))

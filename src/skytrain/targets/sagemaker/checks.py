@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...aws import Call, CloudError
 from ...planning import load_catalog
-from ..checks.check import Failed, NotChecked, Preflight
+from ..checks import Check, Failed, NotChecked, Preflight, account_checks
+from ..checks.account import trusts
 from .jobs import quota_of, training_quotas, used_instances
 from .requests import ecr_image, job_role
 
@@ -20,7 +19,7 @@ def role(preflight: Preflight) -> str:
     arn = job_role(preflight.config.cloud)
     name = arn.rpartition("/")[2]
     found = preflight.session.perform(Call("iam", "GetRole", {"RoleName": name}))["Role"]
-    if not any(trusts(each, SERVICE) for each in listed(found["AssumeRolePolicyDocument"].get("Statement", []))):
+    if not trusts(found, SERVICE):
         raise Failed(f"the role {name} does not trust {SERVICE}: SageMaker cannot run containers with it", APPLY)
     return f"{name} trusts {SERVICE}"
 
@@ -112,20 +111,34 @@ def image(preflight: Preflight) -> str:
     return f"{found.name}@{found.digest[:19]}... in account {found.account}"
 
 
-def trusts(statement: dict[str, Any], service: str) -> bool:
-    """Whether a statement of a role's trust policy lets the service assume the role."""
-    if statement.get("Effect") != "Allow" or "sts:AssumeRole" not in listed(statement.get("Action", [])):
-        return False
-    principal = statement.get("Principal", {})
-    return principal == "*" or service in listed(principal.get("Service", []))
-
-
-def listed(found: Any) -> list[Any]:
-    return found if isinstance(found, list) else [found]
-
-
 def _training_types() -> list[str]:
     import botocore.session
 
     model = botocore.session.Session().get_service_model("sagemaker")
     return list(model.shape_for("TrainingInstanceType").enum)
+
+
+QUOTA_ACTIONS = ("servicequotas:ListServiceQuotas", "servicequotas:ListAWSDefaultServiceQuotas")
+ACCOUNT = (
+    "store", "account", "credentials", "clock", "region", "encryption", "plan", "subnets", "route to S3", "security group",
+)  # fmt: skip
+OWN: tuple[Check, ...] = (
+    Check(name="role", run=role, group="AWS", needs=("credentials",), actions=("iam:GetRole",)),
+    Check(name="type", run=instance_type, group="AWS"),
+    Check(
+        name="quota",
+        run=quota,
+        group="AWS",
+        needs=("region", "type"),
+        actions=(*QUOTA_ACTIONS, "sagemaker:ListTrainingJobs", "sagemaker:DescribeTrainingJob"),
+    ),
+    Check(name="image", run=image, group="AWS", needs=("region",), actions=("ecr:BatchGetImage",)),
+)
+ALL_QUOTAS = Check(name="quotas", run=quotas, group="AWS", needs=("region",), actions=QUOTA_ACTIONS)
+
+
+def training_job_checks(*, planned: bool = True) -> tuple[Check, ...]:
+    """Return the checks before a training job: the account's, then the job's own, or all quotas without a plan."""
+    if planned:
+        return (*account_checks(*ACCOUNT), *OWN)
+    return (*account_checks(*ACCOUNT), *(check for check in OWN if check.name not in ("type", "quota")), ALL_QUOTAS)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...aws import AwsSession, Call, CloudError, stream_lines
+from ...config import format_seconds
 from ...runs import LaunchRecord
+from ..base import Columns, Phase, SchedulerJob, ran
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 PRICING_REGION = "us-east-1"  # one of the few regions that answer
@@ -17,64 +17,84 @@ ACTIVE = ("InProgress", "Stopping")
 MISSING = "ValidationException"  # DescribeTrainingJob of a job that does not exist
 
 
-@dataclass(frozen=True)
-class SageMakerJob:
-    """One training job."""
-
-    name: str
-    state: str  # InProgress, Completed, Failed, Stopping, Stopped
-    phase: str  # Starting, Downloading, Training, Interrupted, MaxWaitTimeExceeded, ...
-    instance_type: str
-    nodes: int
-    spot: bool
-    began_at: datetime | None
-    seconds: int | None  # that it has run
-    billed_seconds: int | None  # of each machine; spot: what the time would be at the price on demand
-    reason: str | None  # of its failure
-
-    @property
-    def has_ended(self) -> bool:
-        return self.state not in ACTIVE
-
-
-def describe_job(session: AwsSession, name: str, region: str | None = None) -> SageMakerJob | None:
-    """Return the job; None if SageMaker does not know it."""
+def training_job(session: AwsSession, name: str, region: str | None = None) -> dict[str, Any] | None:
+    """Return the job as SageMaker describes it; None if SageMaker does not know it."""
     try:
-        found = session.perform(Call("sagemaker", "DescribeTrainingJob", {"TrainingJobName": name}), region)
+        return session.perform(Call("sagemaker", "DescribeTrainingJob", {"TrainingJobName": name}), region)
     except CloudError as error:
         if error.code in (MISSING, "ResourceNotFound"):
             return None
         raise
-    resources = found["ResourceConfig"]
-    return SageMakerJob(
-        name=name,
-        state=found["TrainingJobStatus"],
-        phase=found["SecondaryStatus"],
-        instance_type=resources.get("InstanceType", ""),
-        nodes=resources.get("InstanceCount", 0),
-        spot=bool(found.get("EnableManagedSpotTraining")),
-        began_at=found.get("TrainingStartTime"),
-        seconds=found.get("TrainingTimeInSeconds"),
-        billed_seconds=found.get("BillableTimeInSeconds"),
-        reason=found.get("FailureReason") or None,
-    )
 
 
-def jobs_of(session: AwsSession, launches: list[LaunchRecord]) -> list[SageMakerJob]:
+def jobs_of(session: AwsSession, launches: Sequence[LaunchRecord]) -> list[SchedulerJob]:
     """Return the jobs of these launches, newest first."""
     named = [
         (group.name, record.region) for record in launches if record.target == "sagemaker" for group in record.groups
     ]
-    found = [describe_job(session, name, region) for name, region in reversed(named)]
-    return [job for job in found if job is not None]
+    described = [(name, training_job(session, name, region)) for name, region in reversed(named)]
+    return [_job(name, job) for name, job in described if job is not None]
 
 
-def has_training_job(session: AwsSession, record: LaunchRecord) -> bool:
-    """Whether the launch's job runs, or waits for machines."""
-    return any(not job.has_ended for job in jobs_of(session, [record]))
+def _job(name: str, described: dict[str, Any]) -> SchedulerJob:
+    """Return a training job; managed spot bills fewer seconds than it ran, at the price on demand."""
+    state = described["TrainingJobStatus"]
+    resources = described["ResourceConfig"]
+    spot = bool(described.get("EnableManagedSpotTraining"))
+    facts = {
+        "name": name,
+        "state": state,
+        "phase": described["SecondaryStatus"],  # Starting, Downloading, Training, Interrupted, ...
+        "instance_type": resources.get("InstanceType", ""),
+        "nodes": resources.get("InstanceCount", 0),
+        "spot": spot,
+        "began_at": described.get("TrainingStartTime"),
+        "seconds": described.get("TrainingTimeInSeconds"),
+        "billed_seconds": described.get("BillableTimeInSeconds"),  # of each machine
+        "reason": described.get("FailureReason") or None,
+    }
+    return SchedulerJob(
+        id=name,
+        name=name,
+        state=state,
+        phase=_phase(state, began=facts["began_at"] is not None),
+        hosts=f"{facts['nodes']} x {facts['instance_type']}",
+        reason=facts["reason"],
+        began_at=facts["began_at"],
+        ended_at=described.get("TrainingEndTime"),
+        seconds=facts["seconds"],
+        log=f"{name}/",
+        facts=facts,
+    )
+
+
+def _phase(state: str, *, began: bool) -> Phase:
+    if state not in ACTIVE:
+        return "ended"
+    if not began:
+        return "waiting"
+    return "ending" if state == "Stopping" else "running"
+
+
+def _billed(job: SchedulerJob) -> str:
+    seconds = job.facts["billed_seconds"]
+    return "-" if seconds is None else format_seconds(seconds)
+
+
+COLUMNS: Columns = {
+    "JOB": lambda job: job.name,
+    "STATE": lambda job: job.state,
+    "PHASE": lambda job: str(job.facts["phase"]),
+    "MACHINES": lambda job: job.hosts,
+    "MARKET": lambda job: "spot" if job.facts["spot"] else "on demand",
+    "RAN": ran,
+    "BILLED": _billed,
+    "REASON": lambda job: job.reason or "-",
+}
 
 
 def stop_job(name: str) -> Call:
+    """Return the request that ends a job."""
     return Call("sagemaker", "StopTrainingJob", {"TrainingJobName": name})
 
 
@@ -82,9 +102,11 @@ def used_instances(session: AwsSession, instance_type: str, spot: bool) -> int:
     """Return how many machines of this type (ml.*) the account's training jobs use now."""
     running = Call("sagemaker", "ListTrainingJobs", {"StatusEquals": "InProgress"})
     names = [one["TrainingJobName"] for one in session.items(running, "TrainingJobSummaries")]
-    jobs = [job for name in names if (job := describe_job(session, name)) is not None]
+    jobs = [_job(name, described) for name in names if (described := training_job(session, name)) is not None]
     return sum(
-        job.nodes for job in jobs if (job.instance_type, job.spot, job.has_ended) == (instance_type, spot, False)
+        job.facts["nodes"]
+        for job in jobs
+        if not job.has_ended and (job.facts["instance_type"], job.facts["spot"]) == (instance_type, spot)
     )
 
 
@@ -99,11 +121,11 @@ def quota_of(session: AwsSession, name: str) -> tuple[str, int] | None:
 
 def training_quotas(session: AwsSession) -> dict[str, int]:
     """Return SageMaker's quotas by name: the account's own, and AWS's defaults where it has none."""
-    found: dict[str, int] = {}
+    quotas: dict[str, int] = {}
     for operation in ("ListAWSDefaultServiceQuotas", "ListServiceQuotas"):
         for one in session.items(Call("service-quotas", operation, {"ServiceCode": "sagemaker"}), "Quotas"):
-            found[one["QuotaName"]] = int(one["Value"])
-    return found
+            quotas[one["QuotaName"]] = int(one["Value"])
+    return quotas
 
 
 def on_demand_usd(session: AwsSession, instance_type: str) -> float | None:
@@ -111,8 +133,8 @@ def on_demand_usd(session: AwsSession, instance_type: str) -> float | None:
     wanted = {"instanceName": instance_type, "regionCode": session.region, "component": "Training"}
     filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
     call = Call("pricing", "GetProducts", {"ServiceCode": "AmazonSageMaker", "Filters": filters})
-    found = [usd for item in session.items(call, "PriceList", PRICING_REGION) for usd in _hourly(json.loads(item))]
-    return min(found, default=None)
+    prices = [usd for item in session.items(call, "PriceList", PRICING_REGION) for usd in _hourly(json.loads(item))]
+    return min(prices, default=None)
 
 
 def _hourly(product: dict[str, Any]) -> Iterator[float]:
@@ -123,6 +145,7 @@ def _hourly(product: dict[str, Any]) -> Iterator[float]:
                 yield usd
 
 
-def job_log_lines(session: AwsSession, name: str, lines: int | None) -> list[str]:
+def job_log_lines(session: AwsSession, job: SchedulerJob, lines: int | None) -> list[str]:
     """Return the last lines that the job's containers wrote to CloudWatch, each with its host."""
-    return stream_lines(session, LOG_GROUP, f"{name}/", lines)
+    assert job.log is not None
+    return stream_lines(session, LOG_GROUP, job.log, lines)

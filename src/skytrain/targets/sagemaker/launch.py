@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ...aws import AwsSession, Call, CloudError, Tags, pushed_image
-from ...config import Composed, Config, SkytrainError, plugin_targets
-from ...planning import Plan, plan_document, timestamp
-from ...runs import (
-    LaunchedGroup,
-    LaunchId,
-    LaunchRecord,
-    Reporter,
-    create_launch,
-    launch_folder,
-    launches_of,
-    mark_failed,
-    next_launch,
-    run_name,
-)
+from ...config import Composed, Config, plugin_targets
+from ...planning import Plan, timestamp
+from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, launches_of, next_launch, run_name
 from ...storage import Store, open_store
-from ..bundle import Bundle, BundleContents, bundle_of, make_bundle
-from ..checks import Finding, Preflight, run_checks, sagemaker_checks
-from ..ec2.launch import PlannedJob, packed
-from ..jobs import job_extras, job_words, launch_record
+from ..bundle import Bundle, BundleContents, bundle_of, packed, upload_bundle
+from ..checks import Finding, Preflight, require
+from ..jobs import job_extras, launch_record, node_command, scheduler_job_name
+from ..lifecycle import LaunchSteps, run_launch
 from ..limits import ask_account, check_alone, check_place, check_same
+from ..plans import PlannedJob, plan_file
 from ..wheels import PLATFORMS, ImagePython
-from .jobs import describe_job, jobs_of, on_demand_usd, stop_job
-from .requests import JobPlaces, SageMakerJobSpec, check_settings, training_job_name
-from .start_script import StartScript
+from .checks import training_job_checks
+from .jobs import jobs_of, on_demand_usd, stop_job, training_job
+from .requests import JobPlaces, SageMakerJobSpec, StartScript, check_settings
 
 NAME_TAKEN = "ResourceInUse"  # CreateTrainingJob's error for a name that a job has, or had
 
@@ -79,53 +67,47 @@ def prepare_sagemaker_launch(
     config = with_recorded_image(in_private_subnets(composed.config))
     check_settings(config.cloud.sagemaker, plan.choice)  # before the account is asked
     preflight = replace(preflight, config=config)
-    for finding in run_checks(sagemaker_checks(), preflight):
-        tell(finding)
-        if finding.verdict == "failed":
-            raise CloudError(finding.text, fix=finding.fix, cause=finding.cause, link=finding.link)
+    require(training_job_checks(), preflight, tell)
     return _assembled(composed, plan, preflight)
 
 
-def start_sagemaker_launch(launch: SageMakerLaunch, config_files: Mapping[str, bytes], reporter: Reporter) -> None:
+def start_sagemaker_launch(launch: SageMakerLaunch, files: Mapping[str, bytes], reporter: Reporter) -> None:
     """Upload packages, configuration and start script, write the record, create the job."""
-    made = make_bundle(launch.store, launch.contents, reporter)
-    assert made.key == launch.bundle.key
-    folder = launch_folder(launch.record)
-    create_launch(launch.store, launch.record)  # before anything else in its folder, which another launch may own
-    try:
-        launch.store.write(f"{folder}/sagemaker/start.sh", launch.script.render().encode())
-        launch.store.write(f"{folder}/sagemaker/config.tar.gz", packed(config_files))
-        launch.store.write(f"{folder}/plan.json", json.dumps(plan_document(launch.plan), indent=1).encode())
-        launch.session.perform(launch.call)
-    except BaseException as error:
-        if not (isinstance(error, CloudError) and error.code == NAME_TAKEN):  # the job may be another's
-            _remove(launch, reporter)
-        raise
 
-
-def _remove(launch: SageMakerLaunch, reporter: Reporter) -> None:
-    """Stop the job if it was created after all: the answer may have been lost. Unless that is sure, the launch stays."""
-    try:
+    def remove(error: BaseException) -> None:
+        """Stop the job if it was created after all: the answer may have been lost."""
         for job in jobs_of(launch.session, [launch.record]):
             if not job.has_ended:
                 launch.session.perform(stop_job(job.name))
-        mark_failed(launch.store, launch.record)
-    except SkytrainError as error:  # what follows is why the launch failed
-        reporter.note(f"warning: {error}\n  see: skytrain status {shlex.quote(launch.run)} cloud=sagemaker")
+
+    steps = LaunchSteps(
+        store=launch.store,
+        record=launch.record,
+        create=lambda: launch.session.perform(launch.call),
+        remove=remove,
+        may_have_created=lambda error: not (isinstance(error, CloudError) and error.code == NAME_TAKEN),
+        upload=lambda reporter: upload_bundle(launch.store, launch.bundle, launch.contents, reporter),
+        files={
+            "sagemaker/start.sh": launch.script.render().encode(),
+            "sagemaker/config.tar.gz": packed(files),
+            **plan_file(launch.plan),
+        },
+    )
+    run_launch(steps, reporter)
 
 
 def with_recorded_image(config: Config) -> Config:
-    """Where no image is named: the one that `skytrain image push` has recorded, if there is one."""
+    """Return the settings; where they name no image, with the one that `skytrain image push` has recorded."""
     if config.cloud.sagemaker.image is not None:
         return config
-    found = pushed_image(open_store(config.store))
-    if found is None:
+    pushed = pushed_image(open_store(config.store))
+    if pushed is None:
         return config
-    return replace(config, cloud=replace(config.cloud, sagemaker=replace(config.cloud.sagemaker, image=found.uri)))
+    return replace(config, cloud=replace(config.cloud, sagemaker=replace(config.cloud.sagemaker, image=pushed.uri)))
 
 
 def in_private_subnets(config: Config) -> Config:
-    """SageMaker gives its machines no public addresses: they reach S3 from the private subnets."""
+    """Return the settings with private subnets: SageMaker gives its machines no public addresses."""
     subnets = replace(config.cloud.subnets, nodes="private")
     return replace(config, cloud=replace(config.cloud, subnets=subnets))
 
@@ -178,7 +160,14 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
     script = StartScript(
         run=run,
         requirements=bundle.requirements,
-        command=_command(composed, job, usd),
+        command=node_command(
+            composed.overrides,
+            LaunchId(run, number),
+            offer,
+            nodes=offer.nodes,
+            processes=max(1, offer.gpus_per_node),
+            usd_per_hour=usd,
+        ),
         python=wanted.python,
         root=wanted.root,
     )
@@ -198,7 +187,7 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
 
 def _free_number(session: AwsSession, project: str, run: str, first: int) -> str:
     """Return the launch's number. A job of the same name may belong to a run in another store of the project."""
-    while describe_job(session, training_job_name(project, run, f"{first:05d}")) is not None:
+    while training_job(session, scheduler_job_name(project, run, f"{first:05d}")) is not None:
         first += 1
     return f"{first:05d}"
 
@@ -206,18 +195,10 @@ def _free_number(session: AwsSession, project: str, run: str, first: int) -> str
 def _price(session: AwsSession, job: SageMakerJobSpec) -> float:
     given = job.cloud.sagemaker.usd_per_hour
     kind = f"ml.{job.offer.instance_type}"
-    found = given if given is not None else on_demand_usd(session, kind)
-    if found is None:
+    usd = given if given is not None else on_demand_usd(session, kind)
+    if usd is None:
         raise CloudError(
             f"the Pricing API names no price for training on {kind} in {session.region}",
             fix="set cloud.sagemaker.usd_per_hour to what one machine costs",
         )
-    return found
-
-
-def _command(composed: Composed, job: SageMakerJobSpec, usd: float) -> tuple[str, ...]:
-    offer = job.offer
-    return (
-        "node", *composed.overrides, *job_words(offer, "train"), f"run={job.run}", f"budget.usd_per_hour={usd:.4f}",
-        "--nodes", str(offer.nodes), "--processes", str(max(1, offer.gpus_per_node)), "--launch", job.launch,
-    )  # fmt: skip
+    return usd

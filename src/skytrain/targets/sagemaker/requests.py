@@ -6,8 +6,8 @@ says nothing when it fails.
 
 from __future__ import annotations
 
-import hashlib
 import re
+import shlex
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,8 +15,8 @@ from typing import Any
 from ...aws import SECRET_NAME, SECRET_VALUE, Call, Tags
 from ...config import CloudConfig, SageMakerConfig, SkytrainError, format_seconds
 from ...planning import PlannedOffer, load_catalog
+from ..jobs import scheduler_job_name
 
-NAME_LENGTH = 63
 MOST_SECONDS = 28 * 86400  # of a training job
 LEAST_PENDING_SECONDS = 1800
 ENTRY = "start.sh"  # in the channel `launch`
@@ -75,7 +75,7 @@ class SageMakerJobSpec:
 
     @property
     def name(self) -> str:
-        return training_job_name(self.tags.project, self.run, self.launch)
+        return scheduler_job_name(self.tags.project, self.run, self.launch)
 
     @property
     def run_seconds(self) -> int:
@@ -137,16 +137,6 @@ class SageMakerJobSpec:
         region = _needed(self.cloud.region, "region")
         # A container's metadata service is not the instance's: credentials come from the role, spot notices as signals.
         return {"AWS_REGION": region, "AWS_EC2_METADATA_DISABLED": "true", **self.cloud.sagemaker.environment}
-
-
-def training_job_name(project: str, run: str, launch: str) -> str:
-    """Return the name of a launch's job. Long or odd run names are followed by their hash."""
-    full = f"skytrain-{project}-{run}"
-    most = NAME_LENGTH - len(launch) - 1
-    plain = re.sub(r"[^A-Za-z0-9]+", "-", full).strip("-")
-    if plain != full or len(plain) > most:
-        plain = f"{plain[: most - 11].rstrip('-')}-{hashlib.sha256(f'{project}/{run}'.encode()).hexdigest()[:10]}"
-    return f"{plain}-{launch}"
 
 
 def job_role(cloud: CloudConfig) -> str:
@@ -230,3 +220,71 @@ def _needed(value: Any, name: str) -> Any:
     if not value:
         raise SkytrainError(f"cloud.{name} is not set\n  skytrain cloud init sets it")
     return value
+
+
+TEMPLATE = """\
+#!/bin/bash
+# Run {run}, written by `skytrain launch`. It resumes from the last commit whenever it starts.
+ml={root} work={work}
+fail() {{ # SageMaker shows the first 1024 characters as the job's FailureReason
+  mkdir -p "$ml/output"
+  [ -s "$ml/output/failure" ] || printf '%.1024s' "$1" > "$ml/output/failure"
+  echo "$1" >&2
+  exit "$2"
+}}
+mkdir -p "$work/config" "$work/cache" || fail "no room for packages in $work" 3
+# The channels hold packages and configuration: nothing comes from the internet.
+cd "$ml/input/data/{bundle}" || fail "the channel {bundle} is missing" 3
+sha256sum --quiet -c SHA256SUMS || fail "the packages of the run are damaged: launch it again" 3
+# The image's Python may itself be a virtual environment: one made from it sees its packages through a .pth file only.
+[ -e "$work/venv/bin/python" ] || {python} -m venv --without-pip "$work/venv" || fail "{python} makes no environment" 3
+site=$("$work/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')
+{python} -c 'import site; print(*site.getsitepackages(), sep="\\n")' > "$site/image.pth"
+pip=(pip-*.whl)
+"$work/venv/bin/python" "${{pip[0]}}/pip" install --quiet --no-index --find-links . {requirements} ||
+  fail "the packages of the run do not fit the image's Python" 3
+tar -xzf "$ml/input/data/{launch}/config.tar.gz" -C "$work/config" && cd "$work/config" || fail "no configuration" 3
+export SKYTRAIN_CACHE="$work/cache"
+
+# This shell is the container's first process: it passes signals on and collects processes that have lost their parent.
+"$work/venv/bin/skytrain" {command} > >(tee "$work/log") 2>&1 &
+agent=$!
+trap 'kill -TERM "$agent"' TERM
+while kill -0 "$agent" 2> /dev/null; do # a trap ends `wait` early
+  wait "$agent"
+done
+wait "$agent" # its status is kept
+code=$?
+case $code in
+  0 | 7 | 12) exit "$code" ;; # done or stopped; interrupted
+esac
+# The last message `error: ...` and its remedy, where this host has printed one.
+said=$(awk '/^error: / {{ said = substr($0, 8); more = 1; next }} more && /^  / {{ said = said $0 }} {{ more = 0 }}
+  END {{ print said }}' "$work/log")
+fail "${{said:-the node agent ended, see the logs of the other hosts}} (exit code $code)" "$code"
+"""
+
+
+@dataclass(frozen=True)
+class StartScript:
+    """The parts of the script that differ between runs."""
+
+    run: str
+    requirements: tuple[str, ...]
+    command: tuple[str, ...]  # of skytrain: node ...
+    python: str  # of the image
+    root: str = "/opt/ml"
+    work: str = "/tmp/skytrain"  # on the disk of the job, where /opt/ml/input is too
+
+    def render(self) -> str:
+        """Return the script. It contains no credentials: the role of the job has them."""
+        return TEMPLATE.format(
+            run=self.run,
+            root=shlex.quote(self.root),
+            work=shlex.quote(self.work),
+            bundle=BUNDLE,
+            launch=LAUNCH,
+            python=shlex.quote(self.python),
+            requirements=shlex.join(self.requirements),
+            command=shlex.join(self.command),
+        )

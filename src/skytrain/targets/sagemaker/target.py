@@ -2,42 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...aws import AwsSession, open_session, render_calls
-from ...config import EXIT_CODES, INTERRUPTED, UNCOMMITTED, Config, SkytrainError, format_seconds, plural
-from ...planning import Target, load_catalog
-from ...runs import Reporter, launches_of
+from ...config import EXIT_CODES, INTERRUPTED, UNCOMMITTED, Config, SkytrainError, format_seconds, plural, variable
+from ...jobs import address_of
+from ...planning import EC2, Catalog, Seller, load_catalog
+from ...runs import LaunchRecord, Reporter, launches_of
 from ...storage import open_store
-from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, Rows, RunJobs
-from ..checks import Preflight
-from ..ec2.launch import PlannedJob
-from ..launch_plans import planned_job
+from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, RunJobs, SchedulerJob
+from ..checks import CHECKS, Check, Preflight
+from ..plans import PlannedJob, planned_job
 from ..run_status import find_status
-from ..stopping import ActiveJob, PlannedStop, stop_with_jobs
-from .host import read_host, write_failure
-from .jobs import SageMakerJob, job_log_lines, jobs_of, stop_job
-from .launch import SageMakerLaunch, prepare_sagemaker_launch, start_sagemaker_launch
+from ..stopping import PlannedStop, stop_with_jobs
+from .checks import training_job_checks
+from .jobs import COLUMNS, job_log_lines, jobs_of, stop_job
+from .launch import (
+    SageMakerLaunch,
+    in_private_subnets,
+    prepare_sagemaker_launch,
+    start_sagemaker_launch,
+    with_recorded_image,
+)
 
 if TYPE_CHECKING:
     from ...jobs import NodeRequest
 
+REASON_LENGTH = 1024  # of which SageMaker makes the job's FailureReason
+
+
+@dataclass(frozen=True)
+class SageMakerHost:
+    """This container among those of its job."""
+
+    name: str  # algo-1
+    hosts: tuple[str, ...]
+    address: str | None  # on the network of the job
+    gpus: int | None  # as SageMaker counts them, where it says so
+
+
+def read_host(root: Path) -> SageMakerHost:
+    """Return this host: input/config/resourceconfig.json under `root`, or the SM_* variables of AWS's containers."""
+    path = root / "input/config/resourceconfig.json"
+    source = str(path)
+    hosts = variable("SM_HOSTS")
+    current = variable("SM_CURRENT_HOST")
+    try:
+        described: dict[str, Any]
+        if path.exists():
+            described = json.loads(path.read_text())
+        elif hosts is not None and current is not None:
+            source = "SM_HOSTS"
+            described = {"hosts": json.loads(hosts), "current_host": current}
+        else:
+            raise SkytrainError(
+                f"{path} does not exist, and SM_HOSTS is not set: this is not a container of a SageMaker training job"
+            )
+        name = str(described["current_host"])
+        names = tuple(sorted(map(str, described["hosts"])))
+        interface = described.get("network_interface_name") or variable("SM_NETWORK_INTERFACE_NAME")
+        if name not in names:
+            raise SkytrainError(f"{source}: this host, {name}, is not among the hosts {', '.join(names)}")
+    except SkytrainError:  # a ValueError too
+        raise
+    except KeyError as error:
+        raise SkytrainError(f"{source} is not what SageMaker writes: {error} is missing") from None
+    except (AttributeError, TypeError, ValueError) as error:
+        raise SkytrainError(f"{source} is not what SageMaker writes: {error}") from None
+    gpus = variable("SM_NUM_GPUS") or ""
+    return SageMakerHost(
+        name, names, address_of(interface) if interface else None, int(gpus) if gpus.isdigit() else None
+    )
+
+
+def write_failure(root: Path, reason: str) -> None:
+    """Tell SageMaker why this container fails, in one line. A user without privileges may not be allowed to."""
+    path = root / "output/failure"
+    with contextlib.suppress(PermissionError):  # the reason is in the log too
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(" ".join(reason.split())[:REASON_LENGTH])
+
+
 NO_FAILURES = {EXIT_CODES[cause] for cause in ("done", INTERRUPTED, UNCOMMITTED)}
 ONE_KIND = "a training job has one kind of machine: the plan's fallbacks are not used"
+
+
+SELLER = Seller(
+    name="sagemaker",
+    title="SageMaker",
+    price=Catalog.sagemaker_price,
+    has_prices=lambda catalog: bool(catalog.sagemaker_prices),
+    spot_priced=False,
+    machine_prefix="ml.",
+    quota="{nodes} of SageMaker's own",
+    unsold="SageMaker's prices are not known here; fetch them: skytrain catalog refresh",
+)
 
 
 class SageMakerLauncher(LaunchTarget):
     """Creates a training job; SageMaker starts the containers, which run the node agent."""
 
     name = "sagemaker"
-    priced: Target | None = "sagemaker"
+    title = SELLER.title
+    seller = SELLER
+    priced: str | None = SELLER.name
 
     def prepare(self, request: LaunchRequest) -> ReadyJob:
         # Without SageMaker's prices EC2's stand in for them; the job is metered by the Pricing API's.
-        composed, plan = planned_job(request, "sagemaker" if load_catalog().sagemaker_prices else "ec2")
+        composed, plan = planned_job(request, SELLER.name if SELLER.has_prices(load_catalog()) else EC2.name)
         preflight = Preflight(composed.config, plan)
         launch = prepare_sagemaker_launch(PlannedJob(composed, plan), preflight, request.tell)
 
@@ -57,40 +134,58 @@ class SageMakerLauncher(LaunchTarget):
             session=launch.session,
             usd_per_hour=launch.usd_per_hour,
             notes=[ONE_KIND] if plan.offers[1:] else [],
-            next_words=["cloud=sagemaker"],
+            next_arguments=["cloud=sagemaker"],
         )
 
+    def doctor_checks(self, preflight: Preflight) -> tuple[list[Check], Preflight]:
+        here = [one for one in CHECKS if one.group != "AWS" and one.name != "store"]
+        try:
+            config = with_recorded_image(preflight.config)
+        except SkytrainError:  # the check of the store says why
+            config = preflight.config
+        checks = [*here, *training_job_checks(planned=preflight.plan is not None)]
+        return checks, replace(preflight, config=in_private_subnets(config))
+
     def run_jobs(self, config: Config, run: str | None) -> RunJobs:
-        jobs = _training_jobs(config, run) if run else []
-        return RunJobs([_job_rows(jobs)] if jobs else [], [asdict(job) for job in jobs])
+        return RunJobs(_training_jobs(config, run) if run else [], COLUMNS)
+
+    def is_live(self, session: AwsSession, record: LaunchRecord) -> bool:
+        return any(not job.has_ended for job in jobs_of(session, [record]))
 
     def job_log(self, config: Config, run: str, lines: int | None) -> JobLog:
-        """The end of what the containers of a run's newest job wrote, from CloudWatch."""
+        """Return the end of what the containers of a run's newest job wrote, from CloudWatch."""
         session = _session(config)
         jobs = _training_jobs(config, run)
         if not jobs:
             raise SkytrainError(f"run {run} has neither a log in the store nor a training job in {session.region}")
-        found = job_log_lines(session, jobs[0].name, lines)
-        reason = f": {jobs[0].reason}" if jobs[0].reason else ""
-        nothing = f"{jobs[0].name}: {jobs[0].state}, {jobs[0].phase}{reason}; its containers wrote nothing"
-        return JobLog(found or [nothing], jobs[0].has_ended)
+        job = jobs[0]
+        reason = f": {job.reason}" if job.reason else ""
+        nothing = f"{job.name}: {job.state}, {job.facts['phase']}{reason}; its containers wrote nothing"
+        return JobLog(job_log_lines(session, job, lines) or [nothing], job.has_ended)
 
     def plan_stop(self, config: Config, run: str, tell: Callable[[str], None]) -> PlannedStop:
+        session = _session(config)
         active = _active_jobs(config, run)
         calls = [stop_job(job.name) for job in active]
-        planned = stop_with_jobs(config, run, lambda: _active_jobs(config, run))
+        planned = stop_with_jobs(
+            config,
+            run,
+            lambda: _active_jobs(config, run),
+            end=lambda job: session.perform(stop_job(job.name)),
+            ended="stopped",
+        )
         planned = replace(planned, requests=lambda: render_calls(calls))
         if not active:
             return planned
         return replace(
             planned,
             question=f"Stop {run} and {plural(len(active), 'training job')}?",
-            session=_session(config),
+            session=session,
             usd_per_hour=_usd_per_hour(config, run),
         )
 
     def take_part(self, config: Config, request: NodeRequest, run: Callable[[Config, NodeRequest], int]) -> int:
-        """As a host of a training job, which is told why if that fails."""
+        """Take part as a host of a training job, which is told why if that fails."""
         root = Path(config.cloud.sagemaker.root)
         try:
             host = read_host(root)
@@ -132,8 +227,8 @@ def _summary(launch: SageMakerLaunch) -> list[tuple[str, str]]:
     ]
 
 
-def _training_jobs(config: Config, run: str) -> list[SageMakerJob]:
-    """The training jobs of a run, newest first."""
+def _training_jobs(config: Config, run: str) -> list[SchedulerJob]:
+    """Return the training jobs of a run, newest first."""
     launches = launches_of(open_store(config.store), run)
     return jobs_of(_session(config), launches) if launches else []
 
@@ -142,40 +237,23 @@ def _session(config: Config) -> AwsSession:
     return open_session(config.cloud.region, config.cloud.account)
 
 
-def _job_rows(jobs: Sequence[SageMakerJob]) -> Rows:
-    rows: Rows = [("JOB", "STATE", "PHASE", "MACHINES", "MARKET", "RAN", "BILLED", "REASON")]
-    for job in jobs:
-        ran, billed = (
-            "-" if seconds is None else format_seconds(seconds) for seconds in (job.seconds, job.billed_seconds)
-        )
-        market = "spot" if job.spot else "on demand"
-        machines = f"{job.nodes} x {job.instance_type}"
-        rows.append((job.name, job.state, job.phase, machines, market, ran, billed, job.reason or "-"))
-    return rows
-
-
 def _usd_per_hour(config: Config, run: str) -> float:
-    """What the newest launch of a run costs while its job runs."""
+    """Return what the newest launch of a run costs while its job runs."""
     groups = launches_of(open_store(config.store), run)[-1].groups
     return sum(group.nodes * group.usd_per_hour for group in groups)
 
 
-def _active_jobs(config: Config, run: str) -> list[ActiveJob]:
-    session = _session(config)
-
-    def active(job: SageMakerJob) -> ActiveJob:
-        return ActiveJob(job.name, job.began_at is not None, lambda: session.perform(stop_job(job.name)), "stopped")
-
-    return [active(job) for job in _training_jobs(config, run) if not job.has_ended]
+def _active_jobs(config: Config, run: str) -> list[SchedulerJob]:
+    return [job for job in _training_jobs(config, run) if not job.has_ended]
 
 
 def _failure_reason(config: Config, run: str, exit_code: int) -> str | None:
-    """Why this host's agent has failed, as the run recorded it; None if it has not, or the run recorded nothing."""
+    """Return why this host's agent has failed, as the run recorded it; None if it has not, or nothing was recorded."""
     if exit_code in NO_FAILURES:
         return None
     try:
-        found = find_status(open_store(config.store), run)
+        status = find_status(open_store(config.store), run)
     except SkytrainError:  # the run never began, or the store does not answer
         return None
-    reason = found.reason or found.cause
+    reason = status.reason or status.cause
     return f"{reason} (exit code {exit_code})" if reason else None

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...config import SkytrainError, SlurmConfig
-from .cluster import SlurmError, SlurmJob, ask_slurm, has_ended, submit_job
+from ...config import Composed, ConfigError, SkytrainError, SlurmConfig
+from ...tuning import sweep_name
+from ..base import SchedulerJob
+from ..jobs import machine_run
+from .jobs import SlurmError, ask_slurm, slurm_job, submit_job
+from .launch import job_python, store_root
 from .requests import LEAVE_SECONDS, container_options, environment_lines, sbatch_options
 
 # files of a task: its exit code, failures in a row, told to stop
@@ -111,7 +115,7 @@ class ArrayTask:
     """One task of an array: what the scheduler says, or, where it has forgotten the task, what the task left."""
 
     number: int  # of its command
-    job: SlurmJob
+    job: SchedulerJob
     exit_code: int | None  # None: not over
 
     @property
@@ -155,17 +159,17 @@ def array_tasks(name: str, folder: Path) -> list[ArrayTask]:
             "--format=%F|%K|%T|%N|%D|%M|%l|%r",
         ]
     ).splitlines()
-    found = [row.strip().split("|") for row in rows if row.count("|") == 7]
-    newest = max((int(row[0]) for row in found), default=None)
+    listed = [row.strip().split("|") for row in rows if row.count("|") == 7]
+    newest = max((int(row[0]) for row in listed), default=None)
     tasks: dict[int, ArrayTask] = {}
     restarts = _restarts(newest) if newest is not None else {}
-    for array, number, state, names, count, elapsed, limit, reason in found:
+    for array, number, state, names, count, elapsed, limit, reason in listed:
         if int(array) != newest or not number.isdigit():
             continue
         job = f"{array}_{number}"
         task = int(number)
         nodes = names or f"{count} wanted"
-        shown = SlurmJob(
+        shown = slurm_job(
             id=job,
             state=state,
             nodes=nodes,
@@ -175,7 +179,7 @@ def array_tasks(name: str, folder: Path) -> list[ArrayTask]:
             reason=reason,
             log=str(task_log(folder, job)),
         )
-        tasks[task] = ArrayTask(task, shown, _exit_code(folder, task) if has_ended(state) else None)
+        tasks[task] = ArrayTask(task, shown, _exit_code(folder, task) if shown.has_ended else None)
     for path in folder.glob(f"*.{CODE}"):
         number = path.stem
         if number.isdigit() and int(number) not in tasks:
@@ -183,16 +187,7 @@ def array_tasks(name: str, folder: Path) -> list[ArrayTask]:
             logs = sorted(folder.glob(f"*_{number}.log"), key=lambda log: int(log.stem.partition("_")[0]))
             state = "FAILED" if code else "COMPLETED"
             job = logs[-1].stem if logs else number
-            over = SlurmJob(
-                id=job,
-                state=state,
-                nodes="-",
-                elapsed="-",
-                limit="-",
-                restarts=None,
-                reason="",
-                log=str(logs[-1]) if logs else None,
-            )
+            over = slurm_job(id=job, state=state, nodes="-", log=str(logs[-1]) if logs else None, exit_code=code)
             tasks[int(number)] = ArrayTask(int(number), over, code)
     return [tasks[number] for number in sorted(tasks)]
 
@@ -236,3 +231,44 @@ def _file(task: ArrayTask, kind: str) -> Path:
 def _exit_code(folder: Path, number: int) -> int | None:
     path = folder / f"{number}.{CODE}"
     return int(path.read_text()) if path.exists() else None
+
+
+def prepare_sweep_array(composed: Composed, options: Sequence[str]) -> tuple[str, SlurmArray]:
+    """Return the name of the sweep, and an array with one task for each of `tune.machines`."""
+    config = composed.config
+    wanted = composed.config.cloud.slurm
+    if config.tune.usd_per_hour is None and config.budget.usd_per_hour is None:
+        raise ConfigError(
+            "tune.usd_per_hour", "the cluster's nodes have no price", hint="set what an hour of one costs"
+        )
+    if config.budget.usd is None:
+        raise ConfigError(
+            "budget.usd", "is not set", hint="the dollars for search and final run, such as budget.usd=20"
+        )
+    name = sweep_name(config)
+    folder = Path(wanted.folder).absolute()
+    python = job_python(wanted)
+    root = store_root(config)
+    given = (f"tune.name={name}", f"store.root={root}")
+    commands = tuple(
+        (
+            python,
+            "-m",
+            "skytrain",
+            "tune",
+            *composed.overrides,
+            *options,
+            *given,
+            f"tune.host={machine_run(name, number)}",
+        )
+        for number in range(1, config.tune.machines + 1)
+    )
+    mounted = () if "://" in root else (root,)
+    return name, SlurmArray(
+        name=name,
+        commands=commands,
+        settings=replace(wanted, nodes=1),
+        folder=folder / name,
+        work_folder=Path.cwd(),
+        folders=mounted,
+    )

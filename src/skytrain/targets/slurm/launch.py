@@ -10,21 +10,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ...config import Composed, Config, SkytrainError, SlurmConfig, check_job, format_seconds
-from ...runs import (
-    LaunchedGroup,
-    LaunchId,
-    LaunchRecord,
-    create_launch,
-    launches_of,
-    mark_failed,
-    next_launch,
-    run_name,
-    user_name,
-)
+from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, launches_of, next_launch, run_name, user_name
 from ...storage import Store, open_store
 from ..jobs import launch_record
+from ..lifecycle import LaunchSteps, run_launch
 from ..limits import check_alone
-from .cluster import SlurmError, check_slurm_version, preempt_mode, slurm_jobs, slurm_partitions, submit_job
+from .jobs import (
+    SlurmError,
+    cancel_jobs,
+    check_slurm_version,
+    preempt_mode,
+    slurm_jobs,
+    slurm_partitions,
+    submit_job,
+)
 from .requests import SlurmScript, slurm_job_name
 
 PRIVATE = ("ramfs", "tmpfs")  # in the memory of one machine
@@ -60,7 +59,7 @@ def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask
     script = SlurmScript(
         run=run,
         launch=number,
-        words=(*composed.overrides, *options, f"run={run}"),
+        arguments=(*composed.overrides, *options, f"run={run}"),
         settings=wanted,
         folder=folder / run,
         work_folder=Path.cwd(),
@@ -113,20 +112,25 @@ def job_python(wanted: SlurmConfig) -> str:
     return wanted.python or ("python3" if wanted.container else sys.executable)
 
 
-def start_slurm_launch(launch: SlurmLaunch) -> str:
+def start_slurm_launch(launch: SlurmLaunch, reporter: Reporter) -> str:
     """Write the record and the script, submit it, and return the number of the job."""
-    create_launch(launch.store, launch.record)
-    try:
+
+    def submit() -> str:
         launch.path.parent.mkdir(parents=True, exist_ok=True)
         launch.path.write_text(launch.script.render())
         launch.path.chmod(0o755)
         return submit_job(launch.script.render())
-    except BaseException:
-        mark_failed(launch.store, launch.record)
-        raise
+
+    def cancel(error: BaseException) -> None:
+        """Cancel the job if it was submitted after all: the answer may have been lost. No other job has its name."""
+        cancel_jobs([job for job in slurm_jobs(launch.script.run) if not job.has_ended])
+
+    steps = LaunchSteps(store=launch.store, record=launch.record, create=submit, remove=cancel)
+    return run_launch(steps, reporter)
 
 
 def store_root(config: Config) -> str:
+    """Return the root of the store as every node of the cluster may name it."""
     root = config.store.root.removeprefix("file://")
     return root if "://" in root else str(Path(root).expanduser().absolute())
 
@@ -157,9 +161,10 @@ def _check_times(config: Config) -> None:
 
 def _check_partition(wanted: SlurmConfig) -> str:
     """Return the partition's name. Raise for one that is missing, too small or too short."""
-    found = slurm_partitions()
-    names = {each.name.rstrip("*"): each for each in found}
-    chosen = wanted.partition or next((each.name.rstrip("*") for each in found if each.name.endswith("*")), None)
+    partitions = slurm_partitions()
+    names = {each.name.rstrip("*"): each for each in partitions}
+    default = next((each.name.rstrip("*") for each in partitions if each.name.endswith("*")), None)
+    chosen = wanted.partition or default
     if chosen is None:
         raise SkytrainError(f"the cluster has no default partition\n  set cloud.slurm.partition: {', '.join(names)}")
     if chosen not in names:
@@ -197,9 +202,9 @@ def filesystem_of(path: Path, mounts: Callable[[], str] = lambda: Path("/proc/se
     best = ""
     kind = ""
     for line in mounts().splitlines():
-        _, point, found = line.split()[:3]
+        _, point, mounted = line.split()[:3]
         point = point.replace("\\040", " ")
         if (place == point or place.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
             best = point
-            kind = found
+            kind = mounted
     return kind

@@ -94,7 +94,7 @@ class SlurmScript:
 
     run: str
     launch: str  # the number of its record in the store
-    words: tuple[str, ...]  # of `skytrain node`
+    arguments: tuple[str, ...]  # of `skytrain node`
     settings: SlurmConfig
     folder: Path  # of the script and its log
     work_folder: Path
@@ -109,7 +109,7 @@ class SlurmScript:
 
     @property
     def shared_folders(self) -> tuple[str, ...]:
-        """Folders that every node must see: the job's own, and a store that is no bucket."""
+        """Folders that every node must see: the job's own, and a store that is not a bucket."""
         return (str(self.folder), *(self._store_folder if self.settings.nodes > 1 else ()))
 
     @property
@@ -126,10 +126,11 @@ class SlurmScript:
         return [*sbatch_options(self.settings, given), "--exclusive"]
 
     def render(self) -> str:
+        """Return the batch script."""
         wanted = self.settings
         processes = ("--processes", str(wanted.processes)) if wanted.processes else ()
         agent = shlex.join(
-            [self.python, "-m", "skytrain", "node", *self.words, "--nodes", str(wanted.nodes), *processes]
+            [self.python, "-m", "skytrain", "node", *self.arguments, "--nodes", str(wanted.nodes), *processes]
         )
         return TEMPLATE.format(
             run=self.run,

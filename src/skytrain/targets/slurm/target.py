@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...config import Composed, Config, SkytrainError, format_seconds
 from ...planning import JobKind, read_plan
 from ...runs import Reporter
-from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, Rows, RunJobs
-from ..stopping import ActiveJob, PlannedStop, stop_with_jobs
-from .array import array_tasks, stop_tasks, submit_array
-from .cluster import SlurmJob, cancel_jobs, slurm_jobs
+from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, RunJobs, SchedulerJob
+from ..stopping import PlannedStop, stop_with_jobs
+from .array import array_tasks, prepare_sweep_array, stop_tasks, submit_array
+from .jobs import COLUMNS, SlurmMachines, cancel_jobs, slurm_jobs
 from .launch import SlurmLaunch, prepare_slurm_launch, start_slurm_launch
-from .machines import SlurmMachines
 from .requests import AUTO_RESUME
-from .sweep import prepare_sweep_array
 
 if TYPE_CHECKING:
     from ...jobs import NodeRequest, RentedMachines
@@ -28,6 +26,7 @@ class SlurmLauncher(LaunchTarget):
     """Submits a batch script, which starts one node agent on each node and requeues itself until the run is over."""
 
     name = "slurm"
+    title = "Slurm"
     jobs: tuple[JobKind, ...] = ("train", "tune")
     size_setting = "cloud.slurm.nodes"
 
@@ -38,7 +37,7 @@ class SlurmLauncher(LaunchTarget):
         launch = prepare_slurm_launch(composed, _options(request), ask=not request.dry_run)
 
         def start(reporter: Reporter) -> list[str]:
-            return [f"submitted job {start_slurm_launch(launch)}: run {launch.script.run}"]
+            return [f"submitted job {start_slurm_launch(launch, reporter)}: run {launch.script.run}"]
 
         return ReadyJob(
             name=launch.script.run,
@@ -49,31 +48,33 @@ class SlurmLauncher(LaunchTarget):
             question="Submit?",
             notes=launch.notes,
             follows=False,
-            next_words=_next_words(composed, request),
+            next_arguments=_next_arguments(composed, request),
         )
 
     def run_jobs(self, config: Config, run: str | None) -> RunJobs:
         jobs = slurm_jobs(run) if run else []
-        lines = [*_preemption_lines(str(run), jobs), *resiliency_lines(jobs)]
-        return RunJobs([_job_rows(jobs)] if jobs else [], [asdict(job) for job in jobs], lines)
+        return RunJobs(jobs, COLUMNS, lines=[*_preemption_lines(str(run), jobs), *resiliency_lines(jobs)])
 
     def has_job(self, config: Config, run: str) -> bool:
         return bool(_active_jobs(run))
 
     def job_log(self, config: Config, run: str, lines: int | None) -> JobLog:
-        """The end of what the newest job of a run wrote: its batch script, and its agents."""
+        """Return the end of what the newest job of a run wrote: its batch script, and its agents."""
         jobs = slurm_jobs(run)
         if not jobs:
             raise SkytrainError(f"run {run} has neither a log in the store nor a job of Slurm")
         job = jobs[0]
-        text = [f"job {job.id}: {job.state.lower()}{_reason(job)}; it has written nothing"]
+        reason = f" ({job.reason})" if job.reason else ""
+        text = [f"job {job.id}: {job.state.lower()}{reason}; it has written nothing"]
         if job.log is not None and (path := Path(job.log)).exists():
             text = path.read_text(errors="replace").splitlines()
         return JobLog(text[-lines:] if lines else text, job.has_ended)
 
     def plan_stop(self, config: Config, run: str, tell: Callable[[str], None]) -> PlannedStop:
-        planned = stop_with_jobs(config, run, lambda: _active_jobs(run))
-        commands = [["scancel", job.name] for job in _active_jobs(run)]
+        planned = stop_with_jobs(
+            config, run, lambda: _active_jobs(run), end=lambda job: cancel_jobs([job]), ended="cancelled"
+        )
+        commands = [["scancel", job.id] for job in _active_jobs(run)]
         return replace(planned, requests=lambda: json.dumps(commands))
 
     def end_sweep(self, config: Config, name: str) -> None:
@@ -90,21 +91,8 @@ class SlurmLauncher(LaunchTarget):
 TARGETS = {"slurm": SlurmLauncher()}
 
 
-def _job_rows(jobs: Sequence[SlurmJob]) -> Rows:
-    rows: Rows = [("JOB", "STATE", "NODES", "TIME", "LIMIT", "RESTARTS", "REASON")]
-    for job in jobs:
-        restarts = "-" if job.restarts is None else str(job.restarts)
-        reason = job.reason.replace("None", "") or "-"
-        rows.append((job.id, job.state.lower(), job.nodes, job.elapsed, job.limit, restarts, reason))
-    return rows
-
-
-def _reason(job: SlurmJob) -> str:
-    return f" ({job.reason})" if job.reason not in ("", "None") else ""
-
-
-def _preemption_lines(run: str, jobs: Sequence[SlurmJob]) -> list[str]:
-    """What to do after the newest job was preempted, and not requeued."""
+def _preemption_lines(run: str, jobs: Sequence[SchedulerJob]) -> list[str]:
+    """Say what to do after the newest job was preempted, and not requeued."""
     if not jobs or not jobs[0].state.startswith("PREEMPTED"):
         return []
     return [
@@ -113,46 +101,43 @@ def _preemption_lines(run: str, jobs: Sequence[SlurmJob]) -> list[str]:
     ]
 
 
-def resiliency_lines(jobs: Sequence[SlurmJob], most: int = 5) -> list[str]:
-    """The last lines that HyperPod's resiliency wrote into the log of the newest job: faulty nodes, replacements, restarts."""
+def resiliency_lines(jobs: Sequence[SchedulerJob], most: int = 5) -> list[str]:
+    """Return the last lines that HyperPod's resiliency wrote into the log of the newest job: faulty nodes, replacements, restarts."""
     if not jobs or jobs[0].log is None or not (path := Path(jobs[0].log)).exists():
         return []
     return [line.strip() for line in path.read_text(errors="replace").splitlines() if AUTO_RESUME in line][-most:]
 
 
-def _active_jobs(run: str) -> list[ActiveJob]:
-    def active(job: SlurmJob) -> ActiveJob:
-        return ActiveJob(job.id, job.state != "PENDING", lambda: cancel_jobs([job]), "cancelled")
-
-    return [active(job) for job in slurm_jobs(run) if not job.has_ended]
+def _active_jobs(run: str) -> list[SchedulerJob]:
+    return [job for job in slurm_jobs(run) if not job.has_ended]
 
 
 def _options(request: LaunchRequest) -> list[str]:
     return [word for folder in request.folders for word in ("--config-dir", str(folder.absolute()))]
 
 
-def _next_words(composed: Composed, request: LaunchRequest) -> list[str]:
-    """What makes the next commands find the same store."""
+def _next_arguments(composed: Composed, request: LaunchRequest) -> list[str]:
+    """Return what makes the next commands find the same store."""
     store = [word for word in composed.overrides if word.startswith("store")]
     return ["cloud=slurm", *store, *(word for folder in request.folders for word in ("--config-dir", str(folder)))]
 
 
 def _compose(request: LaunchRequest) -> Composed:
     """Return the configuration: a plan gives its settings, mesh, nodes and processes."""
-    words = list(request.words)
+    overrides = list(request.overrides)
     if request.plan is not None:
         plan = read_plan(request.plan)
         choice = plan.choice
         size = [f"cloud.slurm.nodes={choice.nodes}", f"cloud.slurm.processes={choice.gpus_per_node}"]
-        clouds = [word for word in words if word.startswith("cloud=")]  # before the settings under it
-        words = [
+        clouds = [word for word in overrides if word.startswith("cloud=")]  # before the settings under it
+        overrides = [
             *plan.words,
             *(choice.layout.overrides if choice.layout else []),
             *clouds,
             *size,
-            *(word for word in words if word not in clouds),
+            *(word for word in overrides if word not in clouds),
         ]
-    return request.compose(words)
+    return request.compose(overrides)
 
 
 def _summary(launch: SlurmLaunch) -> list[tuple[str, str]]:
@@ -169,8 +154,8 @@ def _summary(launch: SlurmLaunch) -> list[tuple[str, str]]:
 
 
 def _sweep(request: LaunchRequest) -> ReadyJob:
-    """A job array whose tasks share a sweep."""
-    composed = request.compose(request.words)
+    """Prepare a job array whose tasks share a sweep."""
+    composed = request.compose(request.overrides)
     name, array = prepare_sweep_array(composed, _options(request))
     return ReadyJob(
         name=name,
@@ -180,5 +165,5 @@ def _sweep(request: LaunchRequest) -> ReadyJob:
         start=lambda reporter: [f"submitted job array {submit_array(array)}: sweep {name}"],
         question="Submit?",
         follows=False,
-        next_words=_next_words(composed, request),
+        next_arguments=_next_arguments(composed, request),
     )

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ...aws import CloudResource
-from ...config import SkytrainError
+from ..aws import CloudResource, open_session
+from ..config import Config, SkytrainError
+from .account import machines_of
 
 PLUGIN_PAGE = (
     "https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager-working-with-install-plugin.html"
 )
 CLI_PAGE = "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html"
-
-
-ENDPOINT_PORT = 8000  # of `serve --target ec2`
+ENDPOINT_PORT = 8000  # of an endpoint on a rented machine
 
 
 @dataclass(frozen=True)
@@ -27,16 +26,24 @@ class ShellTarget:
     region: str
 
     def command(self, forward: int | None = None) -> list[str]:
-        """A terminal; with `forward`, that port of this computer leads to the machine's endpoint."""
-        words = ["aws", "ssm", "start-session", "--target", self.instance, "--region", self.region]
+        """Return the command of a terminal; with `forward`, that port of this computer leads to the machine's endpoint."""
+        command = ["aws", "ssm", "start-session", "--target", self.instance, "--region", self.region]
         if forward is None:
-            return words
+            return command
         ports = f"portNumber={ENDPOINT_PORT},localPortNumber={forward}"
-        return [*words, "--document-name", "AWS-StartPortForwardingSession", "--parameters", ports]
+        return [*command, "--document-name", "AWS-StartPortForwardingSession", "--parameters", ports]
+
+
+def session_command(
+    config: Config, run: str, node: str | None, forward: int | None, tell: Callable[[str], None]
+) -> list[str]:
+    """Return the command that opens a session on a machine with the run's tag."""
+    session = open_session(config.cloud.region, config.cloud.account)
+    return choose_machine(run, machines_of(config, session, run, tell), node).command(forward)
 
 
 def choose_machine(run: str, machines: Sequence[CloudResource], node: str | None) -> ShellTarget:
-    """Machine `node` of a run: its number in the order of launch, or its instance id."""
+    """Return machine `node` of a run: its number in the order of launch, or its instance id."""
     alive = [each for each in machines if each.kind == "instance" and each.state == "running"]
     alive.sort(key=lambda each: (each.created_at.timestamp() if each.created_at else 0.0, each.id))
     targets = [ShellTarget(number, each.id, each.region) for number, each in enumerate(alive)]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from ...config import EXIT_CODES, SkytrainError
-from .requests import slurm_job_name
+from ...config import EXIT_CODES
+from ..base import Columns, SchedulerError, SchedulerJob
+from .requests import OVER, slurm_job_name
 
 OLDEST = (22, 5)
 QUERY_SECONDS = 60.0
@@ -26,7 +28,7 @@ ENDED = (
 )
 
 
-class SlurmError(SkytrainError):
+class SlurmError(SchedulerError):
     """The cluster cannot be asked, or refuses."""
 
     def __init__(self, text: str, cause: str = "preflight") -> None:
@@ -34,27 +36,52 @@ class SlurmError(SkytrainError):
         self.exit_code = EXIT_CODES[cause]
 
 
-def has_ended(state: str) -> bool:
-    """Whether a job in this state (`CANCELLED by 0`) is over."""
-    return state.split()[0] in ENDED
+def slurm_job(
+    id: str,
+    state: str,
+    nodes: str,
+    elapsed: str = "-",
+    limit: str = "-",
+    restarts: int | None = None,
+    reason: str = "",
+    log: str | None = None,
+    exit_code: int | None = None,
+) -> SchedulerJob:
+    """Return a job as squeue, scontrol or sacct tell of it. A state may have more words: `CANCELLED by 0`."""
+    word = state.split()[0]
+    facts = {
+        "id": id,
+        "state": state,
+        "nodes": nodes,  # names, or how many it waits for
+        "elapsed": elapsed,
+        "limit": limit,
+        "restarts": restarts,
+        "reason": reason,
+        "log": log,
+    }
+    return SchedulerJob(
+        id=id,
+        name=id,
+        state=state,
+        phase="ended" if word in ENDED else "waiting" if word == "PENDING" else "running",
+        hosts=nodes,
+        reason=reason if reason not in ("", "None") else None,
+        exit_code=exit_code,
+        seconds=seconds_of(elapsed) if elapsed[:1].isdigit() else None,
+        log=log,
+        facts=facts,
+    )
 
 
-@dataclass(frozen=True)
-class SlurmJob:
-    """One job of the scheduler."""
-
-    id: str
-    state: str  # PENDING, RUNNING, REQUEUED, ...
-    nodes: str  # names, or how many it waits for
-    elapsed: str
-    limit: str
-    restarts: int | None
-    reason: str
-    log: str | None = None
-
-    @property
-    def has_ended(self) -> bool:
-        return has_ended(self.state)
+COLUMNS: Columns = {
+    "JOB": lambda job: job.id,
+    "STATE": lambda job: job.state.lower(),
+    "NODES": lambda job: job.hosts,
+    "TIME": lambda job: str(job.facts["elapsed"]),
+    "LIMIT": lambda job: str(job.facts["limit"]),
+    "RESTARTS": lambda job: "-" if job.facts["restarts"] is None else str(job.facts["restarts"]),
+    "REASON": lambda job: str(job.facts["reason"]).replace("None", "") or "-",
+}
 
 
 @dataclass(frozen=True)
@@ -84,18 +111,20 @@ def ask_slurm(command: Sequence[str], *, stdin: str | None = None) -> str:
 
 
 def check_slurm_version() -> None:
-    found = re.search(r"(\d+)\.(\d+)", text := ask_slurm(["sbatch", "--version"]))
-    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+    """Raise for a Slurm that is too old."""
+    version = re.search(r"(\d+)\.(\d+)", text := ask_slurm(["sbatch", "--version"]))
+    if version is None or (int(version[1]), int(version[2])) < OLDEST:
         raise SlurmError(f"{text.strip()}: Skytrain needs Slurm {OLDEST[0]}.{OLDEST[1]:02} or later")
 
 
 def slurm_partitions() -> list[Partition]:
+    """Return the partitions of the cluster; the default one's name ends with a star."""
     rows = ask_slurm(["sinfo", "--noheader", "--summarize", "--format=%P|%D|%l"]).splitlines()
-    found = []
+    partitions = []
     for row in rows:
         name, nodes, limit = row.strip().split("|")
-        found.append(Partition(name, int(nodes), None if limit in UNLIMITED else seconds_of(limit)))
-    return found
+        partitions.append(Partition(name, int(nodes), None if limit in UNLIMITED else seconds_of(limit)))
+    return partitions
 
 
 def preempt_mode(partition: str) -> str:
@@ -121,23 +150,22 @@ def submit_job(script: str, *, test_only: bool = False) -> str:
     return ask_slurm(command, stdin=script).strip().partition(";")[0]
 
 
-def slurm_jobs(run: str) -> list[SlurmJob]:
+def slurm_jobs(run: str) -> list[SchedulerJob]:
     """Return the jobs of a run that the scheduler still knows, newest first."""
     form = "%i|%T|%N|%D|%M|%l|%r"
     rows = ask_slurm(
         ["squeue", "--noheader", "--me", "--states=all", f"--name={slurm_job_name(run)}", f"--format={form}"]
     ).splitlines()
-    found = []
+    jobs = []
     for row in rows:
         number, state, names, count, elapsed, limit, reason = row.strip().split("|")
         details = job_details(number)
         restarts = details.get("Restarts")
-        nodes = names or f"{count} wanted"
-        found.append(
-            SlurmJob(
+        jobs.append(
+            slurm_job(
                 id=number,
                 state=state,
-                nodes=nodes,
+                nodes=names or f"{count} wanted",
                 elapsed=elapsed,
                 limit=limit,
                 restarts=int(restarts) if restarts else None,
@@ -145,9 +173,9 @@ def slurm_jobs(run: str) -> list[SlurmJob]:
                 log=details.get("StdOut"),
             )
         )
-    known = {each.id for each in found}
-    found += [each for each in _accounted(run) if each.id not in known]
-    return sorted(found, key=lambda each: int(re.match(r"\d+", each.id)[0]), reverse=True)  # type: ignore[index]
+    known = {each.id for each in jobs}
+    jobs += [each for each in _accounted(run) if each.id not in known]
+    return sorted(jobs, key=lambda each: int(re.match(r"\d+", each.id)[0]), reverse=True)  # type: ignore[index]
 
 
 def job_details(number: str) -> dict[str, str]:
@@ -156,11 +184,11 @@ def job_details(number: str) -> dict[str, str]:
         text = ask_slurm(["scontrol", "show", "job", number])
     except SlurmError:  # it has just been forgotten
         return {}
-    found = dict(re.findall(r"(\w+)=(\S*)", text))
-    return {**found, **dict(re.findall(r"^ *(StdOut)=(.*)$", text, re.MULTILINE))}  # a path may have spaces
+    details = dict(re.findall(r"(\w+)=(\S*)", text))
+    return {**details, **dict(re.findall(r"^ *(StdOut)=(.*)$", text, re.MULTILINE))}  # a path may have spaces
 
 
-def _accounted(run: str) -> list[SlurmJob]:
+def _accounted(run: str) -> list[SchedulerJob]:
     """Return the run's jobs of the accounting; none where the cluster keeps no accounts."""
     try:
         text = ask_slurm(
@@ -171,7 +199,7 @@ def _accounted(run: str) -> list[SlurmJob]:
         return []
     rows = [row.split("|") for row in text.splitlines() if row.count("|") == 5]
     return [
-        SlurmJob(
+        slurm_job(
             id=number,
             state=state,
             nodes=nodes,
@@ -184,7 +212,7 @@ def _accounted(run: str) -> list[SlurmJob]:
     ]
 
 
-def cancel_jobs(jobs: Sequence[SlurmJob]) -> None:
+def cancel_jobs(jobs: Sequence[SchedulerJob]) -> None:
     """Cancel the jobs. They are not requeued."""
     if jobs:
         ask_slurm(["scancel", *(each.id for each in jobs)])
@@ -197,3 +225,37 @@ def drain_node(node: str, reason: str) -> bool:
     except SlurmError:
         return False
     return True
+
+
+class SlurmMachines:
+    """The scheduler owns the nodes: the agent only says whether the job is to be requeued."""
+
+    def __init__(self, folder: Path, node: str, tell: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._node = node
+        self._tell = tell
+
+    def end_run(self, exit_code: int) -> None:
+        return
+
+    def set_desired(self, count: int) -> None:
+        """Mark the run as over: the batch script then does not requeue the job."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / OVER).touch()
+
+    def lack_nodes(self, ready: int, wanted: int, seconds: float) -> None:
+        return
+
+    def delete_groups(self) -> None:
+        return
+
+    def replace_me(self, reason: str) -> None:
+        """Drain the node, so that the requeued job gets another. A user who may not drain nodes must see to it."""
+        if drain_node(self._node, reason):
+            self._tell(f"node {self._node} is drained, and the job requeued: {reason}")
+        else:
+            self._tell(f"node {self._node} is unfit, and only an administrator may drain it: {reason}")
+            self.set_desired(0)
+
+    def terminate_me(self) -> None:
+        return
