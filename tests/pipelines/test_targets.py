@@ -31,8 +31,8 @@ class Unrelated:
     [
         ("WithoutPrepare", "has no method prepare"),
         ("WithArguments", "missing a required argument: 'cluster'"),
-        ("Unrelated", "is no launch target"),
-        ("pytest", "is no launch target"),
+        ("Unrelated", "is not a launch target"),
+        ("pytest", "is not a launch target"),
     ],
 )
 def test_a_class_that_cannot_be_a_target_is_refused_with_what_it_lacks(name: str, problem: str) -> None:
