@@ -23,6 +23,7 @@ from ..config import Config, DecoderConfig, MissingExtra, SkytrainError, child_e
 from ..models import build_model, flops_per_token, hf_config, split_auxiliary
 from ..planning import find_gpu
 from ..runs import Reporter, Silent
+from ..tokens import Batch
 from ..training import (
     GroupTime,
     apply_fp8,
@@ -255,9 +256,9 @@ class Loop:
                 first = time.perf_counter() - began
         return _speed(name, config, self.micro_batch, seconds, first, flops), partial(self._step, optimizer, batches)
 
-    def _step(self, optimizer: torch.optim.Optimizer, batches: list[torch.Tensor]) -> None:
+    def _step(self, optimizer: torch.optim.Optimizer, batches: list[Batch]) -> None:
         for batch in batches:
-            (self.loss_of(batch[:, :-1], batch[:, 1:]) / len(batches)).backward()
+            (self.loss_of(batch.tokens, batch.targets) / len(batches)).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.config.trainer.clip_norm or float("inf"))
         optimizer.step()
         optimizer.zero_grad()
