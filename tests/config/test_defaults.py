@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skytrain.config import GROUPS, Config, ConfigError, DecoderConfig, TaskConfig, compose, flatten, schema, upgrade
-from skytrain.config.group_files import BASE_FILES, file_settings
+from skytrain.config.group_files import base_files, file_settings
 from skytrain.config.schema import fields_of
 from skytrain.config.upgrades import BEFORE
 from skytrain.runs import plain
@@ -22,7 +22,7 @@ CHOICES = {
     for path in sorted((GROUP_FOLDER / group).glob("*.yaml"))
     if not path.stem.startswith("_") and f"{group}={path.stem}" not in DESCRIBED_ELSEWHERE
 }.values()
-IN_BASE_FILES = [key for file in BASE_FILES for key in file_settings(file)]
+IN_BASE_FILES = [key for file in base_files() for key in file_settings(file)]
 ACCOUNT = "# @package _global_\ndefaults:\n  - none@cloud\n  - _self_\n"
 
 

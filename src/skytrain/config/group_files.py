@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, get_type_hints
 
 from omegaconf import OmegaConf
 
-from .schema import Config, fill, flatten
+from .schema import CloudConfig, Config, fill, flatten
 from .upgrades import BEFORE
 
 GROUPS_MODULE = "skytrain.config.groups"
@@ -18,19 +18,34 @@ GLOBAL_PACKAGE = "# @package _global_"  # Hydra's directive for a file whose key
 
 # A user's group (budget/mine.yaml) may be older than a setting, and cloud=ec2 does not mention Slurm. What is left out
 # has the value of these files.
-BASE_FILES = (
+SHARED_FILES = (
     "model/__decoder.yaml",
     "trainer/default.yaml",
     "budget/none.yaml",
     "cloud/none.yaml",
-    "cloud/slurm.yaml",
-    "cloud/sagemaker.yaml",
-    "cloud/_emr.yaml",
-    "cloud/eks.yaml",
     "tune/default.yaml",
     "serve/default.yaml",
 )
-TARGET_GROUPS = ("cloud.slurm", "cloud.sagemaker", "cloud.emr", "cloud.eks")  # a file has those of one target at most
+
+
+@cache
+def target_groups() -> tuple[str, ...]:
+    """Return the groups of settings of launch targets: `cloud/none.yaml` leaves them out, and a file has those of one."""
+    shared = file_settings("cloud/none.yaml")
+    groups = [f"cloud.{name}" for name, kind in get_type_hints(CloudConfig).items() if dataclasses.is_dataclass(kind)]
+    return tuple(group for group in groups if not any(key.startswith(f"{group}.") for key in shared))
+
+
+@cache
+def base_files() -> tuple[str, ...]:
+    """Return the files that have the defaults of all settings: the shared ones, and one for each launch target."""
+    folder = files(GROUPS_MODULE).joinpath("cloud")
+    names = sorted(f"cloud/{file.name}" for file in folder.iterdir() if file.name.endswith(".yaml"))
+
+    def most_complete(group: str) -> str:
+        return max(names, key=lambda name: sum(key.startswith(f"{group}.") for key in file_settings(name)))
+
+    return (*SHARED_FILES, *dict.fromkeys(most_complete(group) for group in target_groups()))
 
 
 @cache
@@ -49,10 +64,10 @@ def with_left_out(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _left_out(group: type, name: str, key: str) -> Any:
-    if key in TARGET_GROUPS:
+    if key in target_groups():
         return {}  # whose own settings are filled next
-    if key.startswith(TARGET_GROUPS) or name in BEFORE.get(group, {}):
+    if key.startswith(target_groups()) or name in BEFORE.get(group, {}):
         return next(
-            (file_settings(file)[key] for file in BASE_FILES if key in file_settings(file)), dataclasses.MISSING
+            (file_settings(file)[key] for file in base_files() if key in file_settings(file)), dataclasses.MISSING
         )
     return dataclasses.MISSING

@@ -49,7 +49,7 @@ def account_state(
     run: str | None = None,
     regions: Sequence[str] | None = None,
 ) -> AccountState:
-    """The project's machines, or those of one run, in `regions` or all that are enabled; `runs` are the store's."""
+    """Return the project's machines, or those of one run, in `regions` or all that are enabled; `runs` are the store's."""
     scan = scan_account(session, regions, [KINDS["instance"]], config.cloud.project)
     known = set(runs)
     now = datetime.now(UTC)
@@ -83,7 +83,7 @@ def _machine(resource: CloudResource, known: set[str], now: datetime) -> Account
 
 
 def machines_of(config: Config, session: AwsSession, run: str, tell: Callable[[str], None]) -> list[CloudResource]:
-    """The Auto Scaling groups, instances and API keys that carry the run's tag; what could not be asked is told."""
+    """Return the Auto Scaling groups, instances and API keys that carry the run's tag; what could not be asked is told."""
     kinds = [KINDS["Auto Scaling group"], KINDS["instance"], KINDS["API key"]]
     scan = scan_account(session, kinds=kinds, project=config.cloud.project)
     for problem in scan.problems:

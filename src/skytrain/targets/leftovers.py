@@ -100,29 +100,29 @@ class Leftovers:
 
 
 def account_leftovers(config: Config, request: GcRequest, reporter: Reporter) -> Leftovers:
-    """What carries our tags in the AWS account, and old logs in the store."""
+    """Find what carries our tags in the AWS account, and old logs in the store."""
     session = open_session(config.cloud.region, config.cloud.account)
     project = None if request.all_projects else request.project or config.cloud.project
-    found = find_garbage(config, session, request.selection, reporter, regions=request.regions, project=project)
+    garbage = find_garbage(config, session, request.selection, reporter, regions=request.regions, project=project)
 
     def delete(reporter: Reporter) -> list[str]:
         return [
             f"{each.resource.kind} {each.resource.id} in {each.resource.region}: {each.problem}"
-            for each in delete_garbage(config, session, found, reporter)
+            for each in delete_garbage(config, session, garbage, reporter)
         ]
 
-    logs = f"and in the store: the logs of {plural(len(found.logs), 'old attempt')}\n" if found.logs else ""
+    logs = f"and in the store: the logs of {plural(len(garbage.logs), 'old attempt')}\n" if garbage.logs else ""
     return Leftovers(
-        rows=garbage_rows(found),
-        nothing=f"nothing of Skytrain's in {plural(len(found.scan.regions), 'region')}",
-        facts=garbage_json(found),
-        requests=requests(found),
-        count=found.count,
+        rows=garbage_rows(garbage),
+        nothing=f"nothing of Skytrain's in {plural(len(garbage.scan.regions), 'region')}",
+        facts=garbage_json(garbage),
+        requests=requests(garbage),
+        count=garbage.count,
         delete=delete,
         session=session,
-        usd_per_hour=found.usd_per_hour,
+        usd_per_hour=garbage.usd_per_hour,
         besides=logs,
-        unknown=[f"{problem.kind} in {problem.region}: {problem.problem}" for problem in found.scan.problems],
+        unknown=[f"{problem.kind} in {problem.region}: {problem.problem}" for problem in garbage.scan.problems],
     )
 
 
@@ -144,13 +144,13 @@ def find_garbage(
     return Garbage(scan, verdicts, tuple(old_logs(config, active)) if plain else (), selection)
 
 
-def delete_garbage(config: Config, session: AwsSession, found: Garbage, reporter: Reporter) -> list[FailedDeletion]:
+def delete_garbage(config: Config, session: AwsSession, garbage: Garbage, reporter: Reporter) -> list[FailedDeletion]:
     """Delete what was decided to be deleted, in the order of dependencies.
 
     A question may stand on a screen for hours: what a run has come back to meanwhile is kept and returned as failed.
     """
     active = _active_runs(config, reporter)
-    verdicts = [_judge(config, verdict.resource, active, found.selection) for verdict in found.doomed]
+    verdicts = [_judge(config, verdict.resource, active, garbage.selection) for verdict in garbage.doomed]
     kept = [FailedDeletion(verdict.resource, f"{verdict.reason} now") for verdict in verdicts if not verdict.delete]
     doomed = [verdict.resource for verdict in verdicts if verdict.delete]
     done = itertools.count(1)
@@ -160,23 +160,23 @@ def delete_garbage(config: Config, session: AwsSession, found: Garbage, reporter
 
     failed = kept + delete_resources(session, doomed, tell)
     store = open_store(config.store)
-    for logs in found.logs:
+    for logs in garbage.logs:
         store.delete_all(f"{attempt_key(logs.run, logs.attempt)}/logs")
     return failed
 
 
-def requests(found: Garbage) -> str:
-    """The exact requests of the deletion, as JSON."""
-    return render_calls(call for _, call in deletion_calls(verdict.resource for verdict in found.doomed))
+def requests(garbage: Garbage) -> str:
+    """Return the exact requests of the deletion, as JSON."""
+    return render_calls(call for _, call in deletion_calls(verdict.resource for verdict in garbage.doomed))
 
 
 def _judge(config: Config, resource: CloudResource, active: dict[str, bool], selection: GcSelection) -> Verdict:
-    """The store holds the runs of one project: it says nothing about a run of the same name in another."""
+    """Decide about a resource. The store holds the runs of one project: it says nothing about a run of the same name in another."""
     return judge(resource, active if resource.tags.project == config.cloud.project else {}, selection)
 
 
 def _active_runs(config: Config, reporter: Reporter) -> dict[str, bool]:
-    """Whether each run of the store is active; empty if the store has none."""
+    """Return whether each run of the store is active; empty if the store has none."""
     try:
         store = open_store(config.store)
         now = datetime.now(UTC)
@@ -187,7 +187,7 @@ def _active_runs(config: Config, reporter: Reporter) -> dict[str, bool]:
 
 
 def _is_active(store: Store, found: RunStatus, now: datetime) -> bool:
-    """Whether machines may work on the run: a launch that is newer than its last end may still get some."""
+    """Return whether machines may work on the run: a launch that is newer than its last end may still get some."""
     if found.state in (*LIVE, LAUNCHED, PREPARING, TUNING, "damaged"):
         return True
     ended = datetime.fromisoformat(found.since) if found.since else datetime.min.replace(tzinfo=UTC)
@@ -202,7 +202,7 @@ def _is_active(store: Store, found: RunStatus, now: datetime) -> bool:
 
 
 def old_logs(config: Config, active: dict[str, bool]) -> Iterable[OldLogs]:
-    """The logs of former attempts of runs that have ended, a month after the attempt."""
+    """Yield the logs of former attempts of runs that have ended, a month after the attempt."""
     store = open_store(config.store)
     for run, is_active in active.items():
         if not is_active:
@@ -219,10 +219,10 @@ def _logs_of(store: Store, run: str, attempt: int) -> Iterable[OldLogs]:
         yield OldLogs(run, attempt, size, outcome["ended_at"])
 
 
-def garbage_rows(found: Garbage, now: datetime | None = None) -> list[tuple[str, ...]]:
-    """A table for people, header first."""
+def garbage_rows(garbage: Garbage, now: datetime | None = None) -> list[tuple[str, ...]]:
+    """Return the decisions as a table for people, header first."""
     rows: list[tuple[str, ...]] = [("", "KIND", "ID", "REGION", "RUN", "OWNER", "AGE", "$/MONTH", "WHY")]
-    for verdict in found.verdicts:
+    for verdict in garbage.verdicts:
         each = verdict.resource
         rows.append(
             (
@@ -237,7 +237,7 @@ def garbage_rows(found: Garbage, now: datetime | None = None) -> list[tuple[str,
                 verdict.reason,
             )
         )
-    for logs in found.logs:
+    for logs in garbage.logs:
         age = _age(datetime.fromisoformat(logs.ended_at), now)
         cost = f"{logs.usd_per_month:.2f}"
         where = f"attempt {logs.attempt}, {format_bytes(logs.bytes)}"
@@ -252,10 +252,10 @@ def _age(created_at: datetime | None, now: datetime | None) -> str:
     return f"{seconds / 86400:.0f}d" if seconds >= 2 * 86400 else format_seconds(round(seconds))
 
 
-def garbage_json(found: Garbage) -> dict[str, object]:
-    """What `--json` prints."""
+def garbage_json(garbage: Garbage) -> dict[str, object]:
+    """Return what `--json` prints."""
     return {
-        "regions": list(found.scan.regions),
+        "regions": list(garbage.scan.regions),
         "resources": [
             {
                 "kind": each.kind,
@@ -268,9 +268,9 @@ def garbage_json(found: Garbage) -> dict[str, object]:
                 "delete": verdict.delete,
                 "reason": verdict.reason,
             }
-            for verdict in found.verdicts
+            for verdict in garbage.verdicts
             for each in (verdict.resource,)
         ],
-        "logs": [logs.__dict__ for logs in found.logs],
-        "problems": [problem.__dict__ for problem in found.scan.problems],
+        "logs": [logs.__dict__ for logs in garbage.logs],
+        "problems": [problem.__dict__ for problem in garbage.scan.problems],
     }

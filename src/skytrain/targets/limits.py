@@ -19,6 +19,7 @@ BEGIN_SECONDS = 120  # in which a launch that has its record makes its requests
 
 
 def check_place(config: Config, plan: Plan) -> None:
+    """Raise unless the plan fits the account, its region and this version of Skytrain."""
     if config.cloud.target is None:
         raise SkytrainError("cloud.target is not set\n  add cloud=ec2")
     if not config.store.root.startswith("s3://"):
@@ -93,8 +94,8 @@ def live_launch(earlier: Sequence[LaunchRecord], store: Store, now: datetime, as
     for record in earlier:
         if record.failed or record.over_at <= now:
             continue
-        found = ask(record)
-        live = not ended_in_store(record, store) if found is None else found or _begins(record, store, now)
+        said = ask(record)
+        live = not ended_in_store(record, store) if said is None else said or _begins(record, store, now)
         if live:
             return record
     return None
@@ -116,13 +117,13 @@ def _is_live(session: AwsSession, record: LaunchRecord) -> bool | None:
 
 
 def ended_in_store(record: LaunchRecord, store: Store) -> bool:
-    """Whether people have ended the launch, or its hosts have recorded that the run is over."""
+    """Return whether people have ended the launch, or its hosts have recorded that the run is over."""
     if store.exists(stopped_key(record)):
         return True
-    found = list_meeting(store, record.run)
-    if not found.over:
+    meeting = list_meeting(store, record.run)
+    if not meeting.over:
         return False
-    return bool(read_object(store, generation_key(record.run, found.newest, "over")).get("launch") == record.id)
+    return bool(read_object(store, generation_key(record.run, meeting.newest, "over")).get("launch") == record.id)
 
 
 def _begins(record: LaunchRecord, store: Store, now: datetime) -> bool:
@@ -130,7 +131,7 @@ def _begins(record: LaunchRecord, store: Store, now: datetime) -> bool:
 
 
 def _waits_for_machines(record: LaunchRecord, store: Store, session: AwsSession) -> bool | None:
-    """Whether the smoke run that the launch waits for has machines; one that was never launched has none."""
+    """Return whether the smoke run that the launch waits for has machines; one that was never launched has none."""
     if record.after is None:
         return False
     try:
@@ -146,9 +147,9 @@ def check_regions(run: str, config: Config, session: AwsSession) -> None:
         return
     kinds = [KINDS["Auto Scaling group"], KINDS["instance"]]
     scan = scan_account(session, sorted(enabled), kinds, config.cloud.project)
-    for found in scan.resources:
-        if found.tags.run == run and found.facts.get("wanted", 1):
+    for each in scan.resources:
+        if each.tags.run == run and each.facts.get("wanted", 1):
             raise SkytrainError(
-                f"a run {run} has machines in {found.region} ({found.kind} {found.id})\n"
+                f"a run {run} has machines in {each.region} ({each.kind} {each.id})\n"
                 f"  choose another name: run=NAME; or end that one: skytrain stop {run} cloud=aws"
             )

@@ -1,4 +1,4 @@
-"""Status: the state of runs, read from the store alone."""
+"""Status: the state of runs, read from the store only."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ JOBS_WITHOUT_ATTEMPTS = {  # while it runs, and after
 
 
 def status(config: Config, run: str | None) -> list[RunStatus]:
-    """The status of one run, or of all runs in the store."""
+    """Return the status of one run, or of all runs in the store."""
     store = open_store(config.store)
     if run is not None:
         return [find_status(store, run)]
@@ -56,7 +56,7 @@ def status(config: Config, run: str | None) -> list[RunStatus]:
 
 
 def find_status(store: Store, run: str) -> RunStatus:
-    """The status of one run, which may have been launched and not begun to train."""
+    """Return the status of one run, which may have been launched and not begun to train."""
     try:
         return status_of(store, load_run(store, run))
     except DamagedRecord:
@@ -84,7 +84,7 @@ def _launched_status(store: Store, record: LaunchRecord) -> RunStatus:
 
 
 def _state_of_job(store: Store, record: LaunchRecord) -> tuple[str, str | None]:
-    """The state of a launch that has no attempts: what its machine says of itself."""
+    """Return the state of a launch that has no attempts: what its machine says of itself."""
     works, done = JOBS_WITHOUT_ATTEMPTS[record.verb]
     found = list_meeting(store, record.run)
     if record.verb == "serve" and (record.over_at <= datetime.now(UTC) or store.exists(stopped_key(record))):
@@ -97,7 +97,7 @@ def _state_of_job(store: Store, record: LaunchRecord) -> tuple[str, str | None]:
 
 
 def _status_or_damage(store: Store, name: str) -> RunStatus:
-    """The status of one of several runs: one that is damaged must not hide the others."""
+    """Return the status of one of several runs: one that is damaged must not hide the others."""
     try:
         return find_status(store, name)
     except DamagedRecord as error:
@@ -111,7 +111,7 @@ def status_of(store: Store, record: RunRecord) -> RunStatus:
 
 
 def _newest_checkpoint(store: Store, run: str) -> tuple[int, str] | None:
-    """The newest whose marker can be read: a damaged one must not hide the status of the run."""
+    """Return the newest whose marker can be read: a damaged one must not hide the status of the run."""
     for commit in reversed(committed(store, run)):
         with contextlib.suppress(CheckpointError):
             return commit.step, read_marker(store, commit).committed_at

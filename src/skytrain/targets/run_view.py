@@ -1,4 +1,4 @@
-"""A run as people watch it: nodes, generation, progress, dollars and kill time, from the store and from tags alone."""
+"""A run as people watch it: nodes, generation, progress, dollars and kill time, from the store and from tags only."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class RunWatch:
         self._plan: dict[str, Any] | None = None
 
     def look(self) -> RunView:
-        """Raises StoreError if the store does not answer, and CloudError if AWS does not."""
+        """Return the state of the run now. Raises StoreError if the store does not answer, and CloudError if AWS does not."""
         status = find_status(self._store, self._run)
         found = list_meeting(self._store, self._run)
         generation = read_generation(self._store, self._run, found)
@@ -171,7 +171,7 @@ class RunWatch:
                 yield NodeView(machine, state, rank)
 
     def _seconds_unheard(self, host: HostRecord) -> float:
-        """For how long its heartbeat has not changed while this process looked: no two clocks are compared."""
+        """Return for how long its heartbeat has not changed while this process looked: no two clocks are compared."""
         now = time.monotonic()
         known = self._heard.get(host.host)
         if known is None or known[0] != host.stat.etag:
@@ -179,7 +179,7 @@ class RunWatch:
         return now - known[1]
 
     def _booting(self, found: MeetingObjects) -> Iterator[NodeView]:
-        """Machines that are rented and have not registered yet."""
+        """Yield the machines that are rented and have not registered yet."""
         known = {each.host.rpartition(".")[0] for each in found.hosts}
         for each in self._machines():
             if each.instance not in known:
@@ -197,7 +197,7 @@ class RunWatch:
 
 
 def host_state(host: HostRecord, record: dict[str, Any], generation: GenerationRecord | None) -> tuple[str, int | None]:
-    """What a host does, in one word, and its number in the generation that is under way."""
+    """Return what a host does, in one word, and its number in the generation that is under way."""
     under_way = generation is not None and generation.end_reason is None
     member = generation is not None and under_way and host.host in generation.members
     rank = generation.members.index(host.host) if generation is not None and member else None

@@ -82,7 +82,7 @@ class EmrJobSpec:
 
     @property
     def command(self) -> list[str]:
-        """The words after the program: `skytrain prepare` with the configuration that was sent along."""
+        """The arguments after the program: `skytrain prepare` with the configuration that was sent along."""
         return ["prepare", *self.overrides, "engine=spark"]
 
     def properties(self) -> dict[str, str]:
