@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..config import Config, DecoderConfig
+from ..config import Config, has_layers
 from ..models import Decoder, build_model, flops_per_token
 from ..planning import WARM_STEPS, Measurement, decoder_fields, save_measurement, warm_worst
 from ..runs import Reporter
@@ -43,7 +43,7 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
         device=device_name(plan.device),
         gpus=1,
         model=config.model.name,
-        decoder=decoder_fields(config.model) if isinstance(config.model, DecoderConfig) else None,
+        decoder=decoder_fields(config.model) if has_layers(config.model) else None,
         sequence_length=config.trainer.sequence_length,
         micro_batch=config.trainer.micro_sequences,
         accumulation=plan.micro_batches,
@@ -99,7 +99,7 @@ def fit_random_tokens(config: Config, reporter: Reporter) -> StepClock:
 
 def step_flops_per_token(config: Config) -> int:
     """Return the FLOPs per token of the configured model, for the built-in decoder without allocating weights."""
-    if isinstance(config.model, DecoderConfig):
+    if has_layers(config.model):
         with torch.device("meta"):
             return flops_per_token(Decoder(config.model), config.trainer.sequence_length)
     return flops_per_token(build_model(config.model, seed=config.seed), config.trainer.sequence_length)

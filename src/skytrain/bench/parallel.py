@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..config import Config, DecoderConfig, SkytrainError, child_environment, compose, format_count
+from ..config import Config, SkytrainError, child_environment, compose, format_count, has_layers
 from ..runs import Reporter
 from ..storage import open_store
 from ..tokens import read_tokenizer_settings
@@ -152,7 +152,7 @@ def check_size(config: Config, device: str) -> None:
             "trainer.micro_batch=auto: modes are compared at one micro-batch\n"
             "  give a number, such as trainer.micro_batch=8"
         )
-    if device == "cuda" or not isinstance(config.model, DecoderConfig):
+    if device == "cuda" or not has_layers(config.model):
         return
     flops = step_flops_per_token(config) * config.trainer.batch_tokens
     if flops > CPU_FLOPS_A_STEP:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..config import Config, DecoderConfig, MissingExtra, SkytrainError, child_environment
+from ..config import Config, MissingExtra, SkytrainError, child_environment, has_layers
 from ..models import build_model, flops_per_token, hf_config, split_auxiliary
 from ..planning import find_gpu
 from ..runs import Reporter, Silent
@@ -106,7 +106,7 @@ def bench_single(
 def peer_speeds(config: Config, steps: int, reporter: Reporter) -> list[Speed]:
     """Measure Hugging Face's model at its faster micro-batch, with its vocabulary and one padded like Skytrain's."""
     model = config.model
-    if not isinstance(model, DecoderConfig):
+    if not has_layers(model):
         raise SkytrainError(f"model={model.name} has no counterpart in Hugging Face to compare with\n  add --no-peer")
     length = config.trainer.sequence_length
     batch_tokens = config.trainer.batch_tokens
@@ -187,7 +187,7 @@ def bare_loop(config: Config, steps: int) -> tuple[Speed, list[GroupTime]]:
     loop = Loop(config=config, model=model, micro_batch=config.trainer.micro_sequences, loss_of=loss_of, device=device)
     speed, step = loop.timed("bare loop", steps, began, flops_per_token(model, config.trainer.sequence_length))
     gpu = find_gpu(torch.cuda.get_device_name()) if device == "cuda" else None
-    if gpu is None or not isinstance(config.model, DecoderConfig):
+    if gpu is None or not has_layers(config.model):
         return speed, []
     return speed, group_table(
         profile_groups(step),
@@ -204,7 +204,7 @@ def hugging_face(config: Config, micro_batch: int, steps: int, vocab_size: int) 
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError:
         raise MissingExtra("transformers", "export") from None
-    assert isinstance(config.model, DecoderConfig)
+    assert has_layers(config.model)
     began = time.perf_counter()
     device = choose_device(config)
     fields = {**hf_config(config.model), "vocab_size": vocab_size}

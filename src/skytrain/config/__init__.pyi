@@ -133,6 +133,7 @@ from .schema import (
     WSDScheduleConfig as WSDScheduleConfig,
     YarnRope as YarnRope,
     flatten as flatten,
+    has_layers as has_layers,
     select as select,
 )
 from .source import source_files as source_files, source_hash as source_hash

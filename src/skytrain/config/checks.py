@@ -8,7 +8,7 @@ from typing import Protocol
 from .capabilities import COMBINATION_RULES, Setup, check_setup
 from .errors import ConfigError
 from .mesh import assumed_mesh, check_degrees
-from .schema import Config, DecoderConfig
+from .schema import Config, DecoderConfig, has_layers
 
 
 class Fail(Protocol):
@@ -21,7 +21,7 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
     def fail(key: str, problem: str, hint: str | None = None) -> ConfigError:
         return ConfigError(key, problem, origin=origins.get(key), hint=hint)
 
-    if isinstance(config.model, DecoderConfig):
+    if has_layers(config.model):
         check_decoder(config.model, origins)
     check_degrees(config.parallel)
     check_setup(Setup(config, assumed_mesh(config.parallel)), COMBINATION_RULES, origins)
@@ -42,7 +42,7 @@ def _check_sizes(config: Config, fail: Fail) -> None:
             f"set trainer.sequence_length={model.max_length} or a larger model.max_length",
         )
     if model.vocab_size < config.tokenizer.vocab_size:
-        own = isinstance(model, DecoderConfig) and model.weights is not None
+        own = has_layers(model) and model.weights is not None
         raise fail(
             "model.vocab_size",
             f"{model.vocab_size} is smaller than the {config.tokenizer.vocab_size} tokens of tokenizer {config.tokenizer.name}",

@@ -23,7 +23,7 @@ from ..checkpoints import (
     step_key,
     write_streamed,
 )
-from ..config import DecoderConfig, ModelConfig, SkytrainError, TokenizerConfig, build
+from ..config import ModelConfig, SkytrainError, TokenizerConfig, build, has_layers
 from ..evaluation import EnsembleDefinition, ensemble_key
 from ..models import Decoder
 from ..runs import (
@@ -113,7 +113,7 @@ def open_merged(store: Store, run: str) -> LoadedModel:
     """
     record, step = choose_checkpoint(store, run)
     config: ModelConfig = build(ModelConfig, record.config["model"], "model")
-    if not isinstance(config, DecoderConfig):
+    if not has_layers(config):
         return load_model(store, run)
     saved = open_checkpoint(store, step_key(record.name, step)).model
     with torch.device("meta"):

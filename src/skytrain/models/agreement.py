@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config import AdoptedSettings, ConfigError, DecoderConfig, HFModelConfig, ModelConfig, SkytrainError
+from ..config import AdoptedSettings, ConfigError, DecoderConfig, HFModelConfig, ModelConfig, SkytrainError, has_layers
 from .families import UnsupportedArchitecture
 from .hf_form import explicit, read_hf_config
 from .safetensors_header import read_headers
@@ -114,7 +114,7 @@ def check_model(config: ModelConfig, start: str | None = None) -> None:
     checked too, so that a missing or truncated one ends the command before any work; of model=hf, only these.
     """
     source = start if start and is_pretrained(start) else getattr(config, "weights", None)
-    if isinstance(config, DecoderConfig) and source is not None and not Path(source).is_file():
+    if has_layers(config) and source is not None and not Path(source).is_file():
         check_agreement(config, read_hf_decoder(source), source)
     elif isinstance(config, HFModelConfig) and config.weights == "pretrained":
         source = config.name

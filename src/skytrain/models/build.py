@@ -11,10 +11,10 @@ from torch import nn
 from ..config import (
     ConfigError,
     CustomModelConfig,
-    DecoderConfig,
     HFModelConfig,
     ModelConfig,
     check_decoder,
+    has_layers,
     load_class,
     make,
 )
@@ -29,7 +29,7 @@ def build_model(config: ModelConfig, seed: int, *, start_weights: bool = True) -
 
     With `start_weights=False`, `model.weights` is not read: the caller loads a checkpoint afterwards.
     """
-    if isinstance(config, DecoderConfig):
+    if has_layers(config):
         check_decoder(config)
         with torch.device("meta"):
             model = Decoder(config)
@@ -40,6 +40,7 @@ def build_model(config: ModelConfig, seed: int, *, start_weights: bool = True) -
         return model
     if isinstance(config, HFModelConfig):
         return build_hf(config, seed, start_weights)
+    assert isinstance(config, CustomModelConfig)
     return _build_custom(config, seed)
 
 
@@ -48,7 +49,7 @@ def outline_model(config: ModelConfig, seed: int, *, start_weights: bool = True)
 
     A model that cannot be made so is built on the CPU, as by `build_model`.
     """
-    if isinstance(config, DecoderConfig) and not (start_weights and config.weights and Path(config.weights).is_file()):
+    if has_layers(config) and not (start_weights and config.weights and Path(config.weights).is_file()):
         check_decoder(config)
         with torch.device("meta"):
             model = Decoder(config)

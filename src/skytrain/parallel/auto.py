@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..config import Config, ConfigError, DecoderConfig, check, format_bytes, format_count, mesh_problem
+from ..config import Config, ConfigError, check, format_bytes, format_count, has_layers, mesh_problem
 from ..jobs import Ranks
 from ..planning import (
     DRIVER_FRACTION,
@@ -60,7 +60,7 @@ def choose_layout(
 
     `given` names the settings that the user chose: a micro-batch or activation checkpointing among them is kept.
     """
-    if not isinstance(config.model, DecoderConfig):
+    if not has_layers(config.model):
         raise ConfigError(
             "parallel.name",
             f"auto supports only the built-in decoder, and {config.model.name} is plugged in",

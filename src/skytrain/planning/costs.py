@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config import Config, DecoderConfig, EvaluationConfig, Interval, find_tasks, total_steps
+from ..config import Config, EvaluationConfig, Interval, find_tasks, has_layers, total_steps
 from .catalog import InstanceType, Price
 from .measurements import SIGMA
 from .memory import checkpoint_bytes, planned_precision
@@ -82,7 +82,7 @@ def work_of(config: Config, steps: int | None = None) -> RunWork:
     """Return the data traffic and evaluations of a configuration over `steps`, by default its own number of steps."""
     trainer = config.trainer
     model = config.model
-    assert isinstance(model, DecoderConfig)
+    assert has_layers(model)
     steps = steps or min(total_steps(config), trainer.stop_at_step or total_steps(config))
     tokens = steps * trainer.batch_tokens
     split = min(tokens, config.data.target_tokens or tokens)

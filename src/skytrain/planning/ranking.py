@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..config import DecoderConfig, ModelConfig, SkytrainError
+from ..config import DecoderConfig, ModelConfig, SkytrainError, has_layers
 from .catalog import Catalog, Market
 from .communication import Node
 from .flops import decoder_flops_per_token
@@ -37,7 +37,7 @@ class Ranked:
 
 def rank_catalog(catalog: Catalog, model: ModelConfig, market: Market, regions: Sequence[str]) -> list[Ranked]:
     """Return one row per type, in its cheapest region; types without a price or a known peak come last."""
-    if not isinstance(model, DecoderConfig):
+    if not has_layers(model):
         raise SkytrainError("a plugged-in model has no known shape to rank by\n  try --model gpt2-124m")
     rows = []
     for instance in catalog.instances:

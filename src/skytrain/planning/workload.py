@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from ..config import (
     Config,
     ConfigError,
-    DecoderConfig,
     ParallelConfig,
     fused_model_problem,
     fused_settings_problem,
+    has_layers,
     model_size_problem,
 )
 from .costs import RunWork, work_of
@@ -82,7 +82,7 @@ def job_of(config: Config) -> TrainingJob:
     model = config.model
     trainer = config.trainer
     parallel = config.parallel
-    if not isinstance(model, DecoderConfig):
+    if not has_layers(model):
         raise ConfigError(
             "model.family",
             f"{model.name} is a plugged-in model, whose size is not known without building it",

@@ -16,12 +16,12 @@ from torch import nn
 from ..config import (
     KERNEL_RULES,
     Config,
-    DecoderConfig,
     Device,
     Mesh,
     Setup,
     check_setup,
     fused_problem,
+    has_layers,
     uses_process_group,
 )
 from ..models import (
@@ -126,7 +126,7 @@ def find_device(kind: str) -> Device:
 
 def _aligned(model: object) -> bool:
     """Whether cuBLASLt's kernels accept the model's sizes: rows must start at multiples of 16 bytes."""
-    assert isinstance(model, DecoderConfig)
+    assert has_layers(model)
     return not any(size % 8 for size in (model.width, model.hidden_width, model.padded_vocab))
 
 

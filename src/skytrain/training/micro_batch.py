@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from ..config import Config, DecoderConfig, SkytrainError, format_bytes, format_count
+from ..config import Config, SkytrainError, format_bytes, format_count, has_layers
 from ..models import Decoder, build_model, initial_value, lm_loss, split_auxiliary
 from ..planning import MIB, Mesh, job_of, largest_micro_batch, usable_bytes
 from ..tokens import Batch
@@ -144,7 +144,7 @@ def _timed(config: Config, device: str) -> MicroBatchTrial:
 
 def _model(config: Config, device: str) -> nn.Module:
     """Initial weights, created on the device: the time of a step does not depend on their seed."""
-    if not isinstance(config.model, DecoderConfig):
+    if not has_layers(config.model):
         model = build_model(config.model, seed=config.seed).to(device)
     else:
         with torch.device("meta"):
@@ -210,7 +210,7 @@ def _release(module: CausalLM) -> None:
 
 def _estimate(config: Config, device: str, plan: TrainingPlan | None = None) -> int:
     """The largest micro-batch by the planner's estimate of memory."""
-    if not isinstance(config.model, DecoderConfig):
+    if not has_layers(config.model):
         return 1
     memory = torch.cuda.get_device_properties(0).total_memory if device == "cuda" else 8 * 1024 * MIB
     return largest_micro_batch(job_of(config), plan.mesh if plan else Mesh(), usable_bytes(int(memory / MIB)))

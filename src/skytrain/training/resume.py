@@ -21,7 +21,7 @@ from ..checkpoints import (
     open_checkpoint,
     read_manifest,
 )
-from ..config import Config, DecoderConfig, SkytrainError
+from ..config import Config, SkytrainError, has_layers
 from ..models import build_model, is_pretrained
 from ..runs import Start, check_not_renamed, config_changes, last_metrics, load_run, other_changes, plain
 from ..storage import Store, open_store
@@ -248,7 +248,7 @@ def build_start_model(config: Config, store: Store, point: ResumePoint) -> nn.Mo
         return model
     if point.weights is None:
         return outline(config, start_weights=point.key is None)
-    if not isinstance(config.model, DecoderConfig):
+    if not has_layers(config.model):
         raise SkytrainError(
             f"--from {point.weights}: only the built-in decoder reads such files, "
             f"and model={config.model.name} is another model"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..aws import Ec2Instance
-from ..config import RESULT, Config, ConfigError, DecoderConfig, flatten, select
+from ..config import RESULT, Config, ConfigError, flatten, has_layers, select
 from ..runs import machine_price, plain
 from .laws import centred_law, combined_law, priors_for
 from .ledger import HourlyPrice
@@ -113,7 +113,7 @@ def beliefs(config: Config, target: Rung) -> Priors:
     if config.tune.axis != "lr":
         return replace(Priors(law=centred_law(target, config.tune.expected or configured_value(config))), **OTHER_AXES)
     model = config.model
-    if config.optimizer.name != "adamw" or not isinstance(model, DecoderConfig):
+    if config.optimizer.name != "adamw" or not has_layers(model):
         wide = Priors(law=centred_law(target, configured_value(config)), size=0.2, horizon=0.2, nugget=0.14)
         return replace(wide, offset=0.8)
     width_free = model.parametrization != "standard"

@@ -12,7 +12,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..config import Config, ConfigError, DecoderConfig, Interval, WSDScheduleConfig, check_decoder, total_steps
+from ..config import (
+    Config,
+    ConfigError,
+    DecoderConfig,
+    Interval,
+    WSDScheduleConfig,
+    check_decoder,
+    has_layers,
+    total_steps,
+)
 from ..planning import decoder_size
 from .problem import Rung, Trial
 
@@ -33,7 +42,7 @@ class RungShape:
     def parameters(self) -> float:
         """Of the blocks; of a plugged-in model, which has no smaller versions, any constant will do."""
         model = self.config.model
-        if not isinstance(model, DecoderConfig):
+        if not has_layers(model):
             return 1e8
         size = decoder_size(model)
         tables = model.vocab_size * model.width * (1 if model.tied_head else 2)
@@ -44,7 +53,7 @@ class RungShape:
         """With what a trial costs at most, and what its steps and all around them will probably cost."""
         trainer = self.config.trainer
         model = self.config.model
-        layers, width = (model.layers, model.width) if isinstance(model, DecoderConfig) else (0, 0)
+        layers, width = (model.layers, model.width) if has_layers(model) else (0, 0)
         tokens = total_steps(self.config) * trainer.batch_tokens
         return Rung(
             name=self.name,
@@ -121,7 +130,7 @@ def trunk_of(config: Config, others: Mapping[str, Config]) -> str | None:
 def smaller_models(config: Config) -> list[DecoderConfig]:
     """The target's model in other sizes, with the same size of heads."""
     target = config.model
-    if not isinstance(target, DecoderConfig):
+    if not has_layers(target):
         if config.tune.sizes:
             raise ConfigError(
                 "tune.sizes", "a plugged-in model has one size", hint="leave it out, and tune on horizons"
@@ -259,7 +268,7 @@ def trial_config(shape: RungShape, trial: Trial, run: str) -> Config:
 
 
 def _name(model: object, steps: int) -> str:
-    size = f"{model.layers}x{model.width}" if isinstance(model, DecoderConfig) else "model"
+    size = f"{model.layers}x{model.width}" if has_layers(model) else "model"
     return f"{size}-{steps}"
 
 

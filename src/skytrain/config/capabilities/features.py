@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..schema import OPTIMIZERS, Config, CustomModelConfig, DecoderConfig, tag_of
+from ..schema import OPTIMIZERS, Config, CustomModelConfig, has_layers, tag_of
 from .rule import Rule, Setup
 
 WHOLE_MATRIX_OPTIMIZERS = [
@@ -73,7 +73,7 @@ def _documents(setup: Setup) -> str | None:
 
 def _projection_norm(setup: Setup) -> str | None:
     model = setup.config.model
-    if not isinstance(model, DecoderConfig) or not model.qk_norm or model.qk_norm_scope == "head":
+    if not has_layers(model) or not model.qk_norm or model.qk_norm_scope == "head":
         return None
     divided = _divided(setup, "tensor")
     return divided and f"{divided} divides the heads, over all of which model.qk_norm_scope=projection normalizes"
@@ -91,21 +91,19 @@ def _precision(setup: Setup) -> str | None:
 def _recomputation(setup: Setup) -> str | None:
     wanted = setup.config.trainer.activation_checkpointing
     model = setup.config.model
-    if setup.mesh.divides or wanted == "none" or isinstance(model, DecoderConfig):
-        return None
-    if wanted == "full" and not isinstance(model, CustomModelConfig):
+    if setup.mesh.divides or wanted == "none" or wanted in model.facts.recomputes:
         return None
     return f"{wanted!r} is not known to model={model.name} on one device or copied to each"
 
 
 def _model_cut(setup: Setup) -> str | None:
-    if isinstance(setup.config.model, DecoderConfig) or setup.mesh.pipeline == 1:
+    if setup.config.model.facts.stages or setup.mesh.pipeline == 1:
         return None
     return f"model {setup.config.model.name} cannot be cut into stages; only the built-in decoder can"
 
 
 def _sequence_cut(setup: Setup) -> str | None:
-    if isinstance(setup.config.model, DecoderConfig) or setup.mesh.context == 1:
+    if setup.config.model.facts.sequences or setup.mesh.context == 1:
         return None
     return f"model {setup.config.model.name} cannot divide its sequences; only the built-in decoder can"
 
@@ -115,7 +113,7 @@ def _context_attention(setup: Setup) -> str | None:
     config = setup.config
     model = setup.config.model
     method = setup.config.parallel.context_method
-    if setup.mesh.context == 1 or method == "ulysses" or not isinstance(model, DecoderConfig):
+    if setup.mesh.context == 1 or method == "ulysses" or not has_layers(model):
         return None
     length = config.trainer.sequence_length
     windows = [window for layer in range(model.layers) if (window := model.window_of(layer)) and window < length]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..mesh import Mesh
-from ..schema import Config, DecoderConfig
+from ..schema import Config, has_layers
 from .rule import Device, Rule, Setup
 
 FP8_CAPABILITY = (8, 9)
@@ -13,7 +13,7 @@ ALONE = Mesh()
 
 def fused_model_problem(model: object) -> str | None:
     """Return what the fused kernels cannot compute of this model; None for decoders of GPT-2's shape."""
-    if not isinstance(model, DecoderConfig):
+    if not has_layers(model):
         return "a model that is not the built-in decoder"
     asks: dict[str, bool] = {
         "a norm other than LayerNorm": model.norm != "layernorm",
@@ -86,7 +86,7 @@ def _fp8(setup: Setup) -> str | None:
 
 def _fp8_problem(config: Config, mesh: Mesh, device: Device | None) -> str | None:
     model = config.model
-    if not isinstance(model, DecoderConfig):
+    if not has_layers(model):
         return f"model={model.name} is not the built-in decoder"
     if device is not None and (device.kind != "cuda" or device.capability < FP8_CAPABILITY):
         return "it takes a GPU that multiplies fp8: Ada (L4), Hopper (H100, H200) or later"

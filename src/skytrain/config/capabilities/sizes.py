@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..mesh import DIMENSIONS
-from ..schema import DecoderConfig
+from ..schema import has_layers
 from .rule import Rule, Setup
 
 
@@ -19,7 +19,7 @@ def _layers(setup: Setup) -> str | None:
     mesh = setup.mesh
     model = setup.config.model
     stages = mesh.pipeline * mesh.chunks
-    if mesh.pipeline == 1 or not isinstance(model, DecoderConfig) or model.layers >= stages:
+    if mesh.pipeline == 1 or not has_layers(model) or model.layers >= stages:
         return None
     each = f" ({mesh.chunks} on each of {mesh.pipeline} ranks)" if mesh.chunks > 1 else ""
     return f"{model.layers} layers are fewer than {stages} stages{each}"
@@ -45,7 +45,7 @@ def _exchanged_heads(setup: Setup) -> str | None:
     mesh = setup.mesh
     model = setup.config.model
     ulysses = setup.config.parallel.context_method == "ulysses"
-    if mesh.context == 1 or not ulysses or not isinstance(model, DecoderConfig):
+    if mesh.context == 1 or not ulysses or not has_layers(model):
         return None
     heads = model.heads // mesh.tensor
     if heads % mesh.context == 0:
@@ -57,7 +57,7 @@ def _exchanged_heads(setup: Setup) -> str | None:
 def _tensor(setup: Setup) -> str | None:
     mesh = setup.mesh
     model = setup.config.model
-    if mesh.tensor == 1 or not isinstance(model, DecoderConfig):
+    if mesh.tensor == 1 or not has_layers(model):
         return None
     sizes = {
         "model.heads": model.heads,

@@ -21,6 +21,7 @@ from .model import (
     Llama3Rope,
     ModelConfig,
     YarnRope,
+    has_layers,
 )
 from .optimizers import OPTIMIZERS, OptimizerConfig, OptimizerFacts
 from .sagemaker import SageMakerConfig
@@ -109,6 +110,7 @@ __all__ = [
     "fill",
     "flatten",
     "groups_in",
+    "has_layers",
     "other_keys_of",
     "select",
     "tag_of",

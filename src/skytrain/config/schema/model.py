@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeGuard
 
 from .declare import EXECUTION, NUMBERS, WEIGHTS, setting, settings
 from .kinds import Fraction, Positive, PositiveFloat
@@ -63,9 +64,21 @@ else:
     Family = Literal[tuple(sorted(path.stem.removeprefix("_") for path in _FILES))]
 
 
+@dataclass(frozen=True)
+class ModelOffers:
+    """What a kind of model offers beyond the contract of any model. Rules and plans ask for it, not for its class."""
+
+    layers: bool = False  # their number, widths and heads are settings: plans, meshes and kernels can count on them
+    stages: bool = False  # it can be cut into pipeline stages
+    sequences: bool = False  # ranks may each hold a part of a sequence
+    recomputes: frozenset[str] = frozenset()  # the kinds of activation checkpointing that it does itself
+
+
 @settings
 class DecoderConfig:
     """The built-in decoder. `family` names the Hugging Face architecture it reads and writes; the other fields decide the arithmetic."""
+
+    facts: ClassVar = ModelOffers(layers=True, stages=True, sequences=True, recomputes=frozenset({"selective", "full"}))
 
     name: str = setting(EXECUTION, "A label, for tables and the names of runs.")
     family: Family = setting(WEIGHTS, "The Hugging Face architecture that the weights are read from and written to.")
@@ -149,6 +162,8 @@ class DecoderConfig:
 class CustomModelConfig:
     """Any class that follows the model contract; `args` go to it as they are."""
 
+    facts: ClassVar = ModelOffers()
+
     name: str = setting(EXECUTION, "A label, for tables and the names of runs.")
     family: Literal["custom"] = setting(WEIGHTS, "A class of your own.")
     target: str = setting(WEIGHTS, "Path of the class, such as `my_package.MyModel`.")
@@ -161,6 +176,8 @@ class CustomModelConfig:
 class HFModelConfig:
     """Any causal language model that transformers can build."""
 
+    facts: ClassVar = ModelOffers(recomputes=frozenset({"full"}))
+
     name: str = setting(NUMBERS, "Name on the hub, or a folder.")
     family: Literal["hf"] = setting(WEIGHTS, "Any causal language model of Hugging Face.")
     weights: Literal["random", "pretrained"] = setting(NUMBERS, "Start from random or from the published weights.")
@@ -171,3 +188,9 @@ class HFModelConfig:
 
 
 ModelConfig = DecoderConfig | CustomModelConfig | HFModelConfig
+
+
+def has_layers(model: object) -> TypeGuard[DecoderConfig]:
+    """Return whether the layers of a configured model are known, so that plans and meshes can count on their sizes."""
+    facts = getattr(model, "facts", None)
+    return isinstance(facts, ModelOffers) and facts.layers

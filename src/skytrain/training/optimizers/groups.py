@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from ...config import DecoderConfig
+from ...config import has_layers
 from ...models import UpdateScales, update_scales
 
 HIDDEN_MATRICES = "hidden_matrices"  # marks a group of them
@@ -35,7 +35,7 @@ def parameter_groups(
 
 def _scales(model: nn.Module, name: str, parameter: nn.Parameter) -> UpdateScales:
     config = getattr(model, "config", None)
-    return update_scales(config, name, parameter.ndim) if isinstance(config, DecoderConfig) else UpdateScales()
+    return update_scales(config, name, parameter.ndim) if has_layers(config) else UpdateScales()
 
 
 def groups_with_matrices_apart(
@@ -58,7 +58,7 @@ def groups_with_matrices_apart(
 def hidden_matrices(model: nn.Module) -> set[str]:
     """Names of the weights of linear layers, but for the head: one shared with an embedding, or of the vocabulary's height."""
     config = getattr(model, "config", None)
-    if isinstance(config, DecoderConfig):
+    if has_layers(config):
         return {
             name for name, parameter in model.named_parameters() if name.startswith("blocks.") and parameter.ndim == 2
         }
