@@ -86,14 +86,14 @@ def _launched_status(store: Store, record: LaunchRecord) -> RunStatus:
 def _state_of_job(store: Store, record: LaunchRecord) -> tuple[str, str | None]:
     """Return the state of a launch that has no attempts: what its machine says of itself."""
     works, done = JOBS_WITHOUT_ATTEMPTS[record.verb]
-    found = list_meeting(store, record.run)
+    meeting = list_meeting(store, record.run)
     if record.verb == "serve" and (record.over_at <= datetime.now(UTC) or store.exists(stopped_key(record))):
         return done, None
-    if found.over:
-        end = read_object(store, generation_key(record.run, found.newest, "over"))
+    if meeting.over:
+        end = read_object(store, generation_key(record.run, meeting.newest, "over"))
         if end.get("launch") == record.id:
             return (done, None) if end["exit_code"] == 0 else ("failed", str(end["reason"]))
-    return (works if found.newest and not found.ended and not found.over else LAUNCHED), None
+    return (works if meeting.newest and not meeting.ended and not meeting.over else LAUNCHED), None
 
 
 def _status_or_damage(store: Store, name: str) -> RunStatus:

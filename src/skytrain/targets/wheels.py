@@ -140,10 +140,10 @@ def _stand_in(folder: Path, name: str, version: str) -> Path:
     return write_wheel(folder, name, local, {}, f"Metadata-Version: 2.1\nName: {name}\nVersion: {local}\n")
 
 
-def run_pip(*words: str) -> None:
-    """Run pip of this Python; raises SkytrainError with its last words."""
+def run_pip(*arguments: str) -> None:
+    """Run pip of this Python; raises SkytrainError with its last messages."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
-    done = subprocess.run([*pip, *words], capture_output=True, text=True)
+    done = subprocess.run([*pip, *arguments], capture_output=True, text=True)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         # "ERROR: Exception:" stands before a traceback of pip itself, whose last line says what happened.

@@ -93,8 +93,8 @@ def security_group(preflight: Preflight) -> str:
     name = preflight.config.cloud.security_group
     if name is None:
         raise NotChecked("cloud.security_group is not set; skytrain cloud init sets it")
-    found = preflight.session.perform(Call("ec2", "DescribeSecurityGroups", {"GroupIds": [name]}))["SecurityGroups"][0]
-    ways = {"inbound": found["IpPermissions"], "outbound": found["IpPermissionsEgress"]}
+    group = preflight.session.perform(Call("ec2", "DescribeSecurityGroups", {"GroupIds": [name]}))["SecurityGroups"][0]
+    ways = {"inbound": group["IpPermissions"], "outbound": group["IpPermissionsEgress"]}
     closed = [way for way, rules in ways.items() if not any(_to_itself(rule, name) for rule in rules)]
     if closed:
         raise Failed(

@@ -26,7 +26,7 @@ def quota(preflight: Preflight) -> str:
 
 
 def fallbacks(preflight: Preflight) -> str:
-    """Report the offers after the first; a launch can do without them, so a shortage is no failure."""
+    """Report the offers after the first; a launch can do without them, so a shortage is not a failure."""
     _ = preflight.offer
     assert preflight.plan is not None
     if not preflight.plan.offers[1:]:

@@ -87,7 +87,7 @@ kill $counting 2> /dev/null || true
 trap - ERR
 systemctl start --no-block skytrain-node
 """
-# An environment of the image's Python alone.
+# An environment with the image's Python only.
 PLAIN = "{python} -m venv --without-pip /opt/skytrain/venv"
 SHARED = """\
 # The image's Python may itself be a virtual environment: one made from it sees its packages through a .pth file only.
@@ -125,7 +125,7 @@ class BootScript:
             failures=shlex.quote(self.failures),
             environment=(SHARED if self.image_packages else PLAIN).format(python=shlex.quote(self.python)),
             requirements=shlex.join(self.requirements),
-            command=_systemd_words(self.command),
+            command=_systemd_quoted(self.command),
             stop_seconds=STOP_SECONDS,
             most_failures=self.most_failures,
             meeting=shlex.quote(self.meeting),
@@ -135,6 +135,6 @@ class BootScript:
         )
 
 
-def _systemd_words(words: tuple[str, ...]) -> str:
-    """Quote words for ExecStart, where % and $ have meanings of their own, and a line is one line."""
+def _systemd_quoted(words: tuple[str, ...]) -> str:
+    """Quote words for ExecStart, where % and $ are special, and a line is one line."""
     return " ".join(f'"{word.translate(SYSTEMD_ESCAPES)}"' for word in words)

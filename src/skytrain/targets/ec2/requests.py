@@ -128,8 +128,8 @@ def launch_template(group: GroupSpec) -> Call:
 def network_interfaces(group: GroupSpec) -> list[dict[str, Any]]:
     """Return the interfaces: one for IP, and EFA ones as the type has them.
 
-    The primary interface cannot be EFA only; its card carries an EFA device beside it, every other card one of its
-    own. With several interfaces EC2 assigns no public address.
+    The primary interface cannot be EFA only; its card also carries an EFA device, and so does every other
+    card. With several interfaces EC2 assigns no public address.
     """
     security_group = _needed(group.cloud.security_group, "security_group")
     common = {"Groups": [security_group], "DeleteOnTermination": True}

@@ -161,7 +161,7 @@ class KubeCluster:
             found: KubeObject = json.loads(text)
         except ValueError:
             raise KubeError(
-                f"cluster {self.name}: the answer to {method} {path} is no JSON: {text[:80]!r}",
+                f"cluster {self.name}: the answer to {method} {path} is not JSON: {text[:80]!r}",
                 fix="check the address of the cluster: something else answers there",
             ) from None
         return found

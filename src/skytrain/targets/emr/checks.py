@@ -112,14 +112,14 @@ def _serverless_quota(preflight: Preflight) -> str:
     wanted = preflight.config.cloud.emr
     session = preflight.session
     wants = ((wanted.executors or 1) + 1) * wanted.executor_cores
-    found = None
+    vcpu_quota = None
     for operation in ("ListServiceQuotas", "ListAWSDefaultServiceQuotas"):
         for one in session.items(Call("service-quotas", operation, {"ServiceCode": "emr-serverless"}), "Quotas"):
-            if one["QuotaName"] == VCPU_QUOTA and found is None:
-                found = str(one["QuotaCode"]), int(one["Value"])
-    if found is None:
+            if one["QuotaName"] == VCPU_QUOTA and vcpu_quota is None:
+                vcpu_quota = str(one["QuotaCode"]), int(one["Value"])
+    if vcpu_quota is None:
         raise NotChecked(f"Service Quotas of {session.region} names no quota '{VCPU_QUOTA}'; look it up")
-    code, held = found
+    code, held = vcpu_quota
     if held < wants:
         raise Failed(
             f"the job may use {wants} vCPUs; the quota '{VCPU_QUOTA}' of EMR Serverless is {held}",

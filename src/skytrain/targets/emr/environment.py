@@ -17,7 +17,7 @@ from ..bundle import SUMS, BundleContents, bundle_of
 from ..wheels import fetch_wheels, plugins_wheel, run_pip, skytrain_wheel
 
 ARCHIVE = "environment.tar.gz"
-SPARK_PYTHON = "3.11"  # of EMR 7.1 and later, beside its default 3.9, which is too old
+SPARK_PYTHON = "3.11"  # of EMR 7.1 and later; its default, 3.9, is too old
 SPARK_PACKAGES = ("pandas>=2.2,<3",)  # of the extra `spark`; the cluster has its own PySpark
 UNUSED = re.compile(r"^(numba|pandas|pyarrow)/tests(/|$)|(^|/)__pycache__(/|$)|^bin(/|$)")
 # The machine's own Python runs it: a virtual environment would name the folder that it was made in. Compiled kernels

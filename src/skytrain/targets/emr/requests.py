@@ -19,7 +19,7 @@ from .environment import ARCHIVE
 ENVIRONMENT_NAME = "environment"
 CONFIG_NAME = "config"
 ENTRY_POINT_LENGTH = 256
-# AWS's release guide: 7.0.0 has Python 3.9 alone, 7.1.0 and later have 3.9 and 3.11.
+# AWS's release guide: 7.0.0 has only Python 3.9, 7.1.0 and later have 3.9 and 3.11.
 RELEASE = re.compile(r"emr-7\.[1-9]\d*\.\d+")
 KMS_KEY = re.compile(r"arn:aws[a-zA-Z0-9-]*:kms:[a-zA-Z0-9-]+:\d{12}:key/[a-zA-Z0-9-]+")
 START_SECONDS = 1800  # machines and packages: an attempt's time counts from when it runs

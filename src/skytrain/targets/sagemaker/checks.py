@@ -18,8 +18,8 @@ def role(preflight: Preflight) -> str:
     """Check that SageMaker may assume the role of the containers."""
     arn = job_role(preflight.config.cloud)
     name = arn.rpartition("/")[2]
-    found = preflight.session.perform(Call("iam", "GetRole", {"RoleName": name}))["Role"]
-    if not trusts(found, SERVICE):
+    described = preflight.session.perform(Call("iam", "GetRole", {"RoleName": name}))["Role"]
+    if not trusts(described, SERVICE):
         raise Failed(f"the role {name} does not trust {SERVICE}: SageMaker cannot run containers with it", APPLY)
     return f"{name} trusts {SERVICE}"
 
@@ -87,16 +87,16 @@ def image(preflight: Preflight) -> str:
     """Check that the image exists in ECR and that this account may pull it."""
     wanted = preflight.config.cloud.sagemaker
     session = preflight.session
-    found = ecr_image(wanted)
-    if found.region != session.region:
+    wanted_image = ecr_image(wanted)
+    if wanted_image.region != session.region:
         raise Failed(
-            f"the image is in {found.region}: SageMaker pulls images of its own region, {session.region}",
+            f"the image is in {wanted_image.region}: SageMaker pulls images of its own region, {session.region}",
             f"use the image of {session.region}, or copy it there",
         )
     named = {
-        "registryId": found.account,
-        "repositoryName": found.name,
-        "imageIds": [{"imageDigest": found.digest}],
+        "registryId": wanted_image.account,
+        "repositoryName": wanted_image.name,
+        "imageIds": [{"imageDigest": wanted_image.digest}],
     }
     try:
         answer = session.perform(Call("ecr", "BatchGetImage", named))
@@ -105,10 +105,10 @@ def image(preflight: Preflight) -> str:
     if not answer.get("images"):
         reasons = [one.get("failureReason", one.get("failureCode", "")) for one in answer.get("failures", [])]
         raise Failed(
-            f"{found.account}.dkr.ecr.{found.region}: {found.name} has no image {found.digest} ({'; '.join(reasons)})",
+            f"{wanted_image.account}.dkr.ecr.{wanted_image.region}: {wanted_image.name} has no image {wanted_image.digest} ({'; '.join(reasons)})",
             "set cloud.sagemaker.image to one that it has: aws ecr describe-images --repository-name NAME",
         )
-    return f"{found.name}@{found.digest[:19]}... in account {found.account}"
+    return f"{wanted_image.name}@{wanted_image.digest[:19]}... in account {wanted_image.account}"
 
 
 def _training_types() -> list[str]:

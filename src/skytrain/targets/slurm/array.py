@@ -80,7 +80,7 @@ class SlurmArray:
     settings: SlurmConfig
     folder: Path  # shared by all nodes: the script, logs and results
     work_folder: Path
-    folders: tuple[str, ...] = ()  # that the commands use beside these: mounted where they run in a container
+    folders: tuple[str, ...] = ()  # that the commands use too: mounted where they run in a container
     at_once: int | None = None  # most tasks that run together; None: as many as the cluster has room for
     max_failures: int = 3
 

@@ -15,7 +15,7 @@ HYPERPOD = "/opt/sagemaker_cluster"  # a folder of every node of a SageMaker Hyp
 AUTO_RESUME = "[Auto Resume]"  # begins what HyperPod's resiliency writes into the log of a job
 NOT_IN_NAMES = re.compile(r"[,%\x00-\x1f]")  # squeue splits names at commas, --output takes % for a pattern
 PLAIN = re.compile(r"[\w./:=@,%+-]+")  # what sbatch takes as it stands
-# files of the job, beside its script
+# files of the job, in the folder of its script
 OVER = "over"
 FAILURES = "failures"
 
