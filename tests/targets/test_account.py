@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,20 @@ from skytrain import config as config_package
 from skytrain.aws import Call, GcSelection, Tags
 from skytrain.cli.main import app
 from skytrain.config import Config, SkytrainError
+from skytrain.jobs import generation_key
 from skytrain.report import machine_notes, machine_rows
-from skytrain.runs import RunStatus, Silent, claim_attempt, create_run, new_record, read_stop, write_outcome
+from skytrain.runs import (
+    LaunchedGroup,
+    LaunchRecord,
+    RunStatus,
+    Silent,
+    claim_attempt,
+    create_launch,
+    create_run,
+    new_record,
+    read_stop,
+    write_outcome,
+)
 from skytrain.storage import open_store
 from skytrain.targets import account_state, machines_of
 from skytrain.targets.leftovers import delete_garbage, find_garbage
@@ -257,6 +270,52 @@ def test_gc_keeps_the_machines_of_a_run_that_was_resumed_while_the_question_stoo
     kept = delete_garbage(config, machines, found, Silent())
     assert {each.problem for each in kept} == {"its run is active now"} and len(kept) == 3
     assert len(account_state(config, machines, [], run="a").machines) == 2
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_gc_keeps_a_run_whose_hosts_wait_for_another_machine_until_its_launch_is_over(
+    machines, config, monkeypatch, over
+):
+    """After a spot notice the last attempt has ended, and the host that is left waits, rented."""
+    complete_moto(monkeypatch)
+    record_run(config, "a")
+    store, now = open_store(config.store), datetime.now(UTC)
+    create_launch(store, launch_of("a", launched_at=now - timedelta(minutes=30), kill_at=now + timedelta(hours=3)))
+    write_outcome(store, "a", 0, "interrupted", 20)
+    store.create(generation_key("a", 1), json.dumps({"members": ["i-1.a", "i-2.b"]}).encode())
+    ending = {"by": "i-2.b", "reason": "spot notice", "exit_code": 7 if over else None, "launch": "00001"}
+    store.create(generation_key("a", 1, "over" if over else "ended"), json.dumps(ending).encode())
+    found = find_garbage(config, machines, GcSelection(), Silent(), regions=["us-east-2"], project="demo")
+    assert found.count == (3 if over else 0)
+    assert {each.reason for each in found.verdicts} == {"its run has ended" if over else "its run is active"}
+
+
+def launch_of(run: str, *, launched_at: datetime, kill_at: datetime) -> LaunchRecord:
+    group = LaunchedGroup(
+        name=run,
+        zone="us-east-2a",
+        instance_type="g5.xlarge",
+        market="spot",
+        nodes=2,
+        usd_per_hour=0.5,
+        kill_at=kill_at.isoformat(timespec="seconds"),
+        placement_group=False,
+    )
+    return LaunchRecord(
+        id="00001",
+        run=run,
+        verb="train",
+        launched_at=launched_at.isoformat(timespec="seconds"),
+        launched_by="ada",
+        account="123456789012",
+        region="us-east-2",
+        patience_seconds=60.0,
+        plan_hash="",
+        image="",
+        bundle="",
+        words=[],
+        groups=[group],
+    )
 
 
 def test_a_mistyped_region_is_not_reported_as_empty(machines, config):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -151,3 +154,26 @@ def test_every_remedy_has_an_exit_code_and_a_line() -> None:
     for code, remedy in REMEDIES.items():
         assert EXIT_CODES[remedy.cause] in (3, 4, 5, 11), code
         assert remedy.fix.format(region="x") and "\n" not in remedy.fix
+
+
+def test_a_connection_that_closes_without_an_answer_is_an_error_of_its_own(no_aws: pytest.MonkeyPatch) -> None:
+    """As when a proxy or a load balancer drops the connection: botocore's error then has no response at all."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30)
+        ended = threading.Event()
+
+        def close_every_connection() -> None:
+            while not ended.is_set():
+                with contextlib.suppress(OSError):
+                    server.accept()[0].close()
+
+        closing = threading.Thread(target=close_every_connection, daemon=True)
+        closing.start()
+        no_aws.setenv("AWS_ACCESS_KEY_ID", "key")
+        no_aws.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        no_aws.setenv("AWS_MAX_ATTEMPTS", "1")
+        no_aws.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
+        with pytest.raises(CloudError, match="TerminateInstances: ConnectionClosedError") as caught:
+            open_session("us-east-2").perform(Call("ec2", "TerminateInstances", {"InstanceIds": ["i-1"]}))
+        ended.set()
+    assert caught.value.code == "ConnectionClosedError"

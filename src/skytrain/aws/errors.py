@@ -52,7 +52,8 @@ def cloud_error(
     error: Exception, call: Call | None = None, region: str = "", decode: Decode | None = None
 ) -> CloudError:
     """Return the CloudError of a botocore error. Its remedy is in `remedies.py`, by AWS's code."""
-    response: dict[str, Any] = getattr(error, "response", {}).get("Error", {})
+    # botocore's errors of a connection have a response that is None.
+    response: dict[str, Any] = (getattr(error, "response", None) or {}).get("Error", {})
     code = response.get("Code", type(error).__name__)
     text = response.get("Message") or str(error)
     if code == "ResponseParserError":  # a proxy's page, whole

@@ -21,13 +21,15 @@ from ..aws import (
     render_calls,
     scan_account,
 )
-from ..config import Config, SkytrainError, format_bytes, format_seconds, plural
+from ..config import DONE, STOPPED, Config, SkytrainError, format_bytes, format_seconds, plural
 from ..planning import S3_USD_PER_GB_MONTH
 from ..runs import DamagedRecord, Reporter, RunStatus, attempt_key, attempt_numbers, launches_of, read_outcome
 from ..storage import Store, open_store
+from .limits import ended_in_store
 from .run_status import LAUNCHED, PREPARING, TUNING, status as run_statuses
 
 LIVE = ("running", "starting", "stale")  # a stale run's machine may only be cut off
+OVER = (DONE, STOPPED)  # no host waits for another after these
 OLD_LOGS = timedelta(days=30)
 
 
@@ -187,18 +189,23 @@ def _active_runs(config: Config, reporter: Reporter) -> dict[str, bool]:
 
 
 def _is_active(store: Store, found: RunStatus, now: datetime) -> bool:
-    """Return whether machines may work on the run: a launch that is newer than its last end may still get some."""
+    """Return whether machines may work on the run.
+
+    The outcome of the last attempt does not tell: after an interruption the hosts that are left wait for another one.
+    A launch is over when its hosts have recorded it, a person has stopped it, or its kill time has passed.
+    """
     if found.state in (*LIVE, LAUNCHED, PREPARING, TUNING, "damaged"):
         return True
     ended = datetime.fromisoformat(found.since) if found.since else datetime.min.replace(tzinfo=UTC)
     try:
-        launches = launches_of(store, found.run)
+        live = [each for each in launches_of(store, found.run) if not each.failed and each.over_at > now]
+        return any(
+            datetime.fromisoformat(record.launched_at) > ended
+            or (found.state not in OVER and not ended_in_store(record, store))
+            for record in live
+        )
     except DamagedRecord:
         return True  # as far as anyone can tell
-    return any(
-        not record.failed and record.over_at > now and datetime.fromisoformat(record.launched_at) > ended
-        for record in launches
-    )
 
 
 def old_logs(config: Config, active: dict[str, bool]) -> Iterable[OldLogs]:
