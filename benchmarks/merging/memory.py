@@ -25,7 +25,7 @@ LAYERS = (4, 16)
 WIDTH = 512
 LENGTH = 256
 VOCABULARY = 50257
-IMPORTS = "import torch, skytrain.pipelines.merge, skytrain.pipelines.merge_weights, skytrain.cli.main"
+IMPORTS = "import torch, skytrain.pipelines.merge, skytrain.cli.main"
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from skytrain.config import compose
-from skytrain.pipelines.evaluate_tasks import TasksRequest, evaluate_tasks
+from skytrain.pipelines.evaluate import TasksRequest, evaluate_tasks
 from skytrain.runs import Silent
 from tests.support.facts import fact_records
 from tests.support.smollm2 import smollm2_folder

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from skytrain.config import ConfigError, SkytrainError, compose
-from skytrain.pipelines.data import convert, describe_corpus
-from skytrain.pipelines.data_list import list_data
+from skytrain.pipelines.data import convert, describe_corpus, list_data
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent
 from skytrain.storage import open_store

@@ -12,10 +12,10 @@ import pytest
 
 from skytrain.config import Config, SkytrainError, compose
 from skytrain.evaluation import Sampling
+from skytrain.pipelines.data import inspect
 from skytrain.pipelines.evaluate import LossRequest, evaluate
 from skytrain.pipelines.export import ExportRequest, export
 from skytrain.pipelines.generate import generate
-from skytrain.pipelines.inspect import inspect
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent

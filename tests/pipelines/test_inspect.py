@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from skytrain.config import SkytrainError
-from skytrain.pipelines.inspect import inspect
+from skytrain.pipelines.data import inspect
 from skytrain.runs import Silent
 from tests.support.tiny import tiny_config
 

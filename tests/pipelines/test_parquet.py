@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from skytrain.config import SkytrainError, compose
-from skytrain.pipelines.data_export import export_kept
+from skytrain.pipelines.data import export_kept
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent
 from skytrain.storage import open_store

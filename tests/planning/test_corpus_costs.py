@@ -9,7 +9,7 @@ import pytest
 from skytrain.config import SkytrainError
 from skytrain.corpus import near
 from skytrain.corpus.dedup import HASHED
-from skytrain.pipelines.plan_corpus import plan_corpus
+from skytrain.pipelines.plan import plan_corpus
 from skytrain.planning import (
     CorpusWork,
     PrepareWork,

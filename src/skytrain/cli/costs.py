@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-
-from .console import print_table
 from .options import ConfigDirs, Json, RunName, StoreOverrides, compose_overrides
 
 
@@ -25,20 +21,9 @@ def costs(run: RunName, overrides: StoreOverrides = None, config_dir: ConfigDirs
       skytrain costs my-run cloud=aws --json
       skytrain costs prepare-crawl-0123abcd cloud=emr
     """
-    from ..pipelines.costs import cost_notes, cost_rows, costs as pipeline, job_cost_rows
+    from ..pipelines.costs import costs as pipeline
+    from ..pipelines.status import account_session
 
     config = compose_overrides(overrides, config_dir).config
-    session = None
-    if config.cloud.project is not None:
-        from ..aws import open_session
-
-        session = open_session(config.cloud.region, config.cloud.account)
-    found = pipeline(config, run, session)
-    if as_json:
-        print(json.dumps({**dataclasses.asdict(found), "usd": found.usd}, indent=1))
-        return
-    if found.machines or not found.jobs:
-        print_table(cost_rows(found))
-    if found.jobs:
-        print_table(job_cost_rows(found))
-    print(*cost_notes(found), sep="\n")
+    spent = pipeline(config, run, account_session(config))
+    print(spent.to_json() if as_json else spent.to_text())

@@ -1,18 +1,14 @@
-"""`skytrain data`: shows prepared data and converts it for other tools."""
+"""`skytrain data`: show prepared data, and convert it for other tools."""
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from . import inspect
-from .console import print_table
-from .options import ConfigDirs, Json, Overrides, StoreOverrides, compose_overrides
+from .options import ConfigDirs, Json, Overrides, Split, StoreOverrides, compose_overrides
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -21,7 +17,37 @@ app = typer.Typer(
 )
 
 
-app.command()(inspect.inspect)
+@app.command()
+def inspect(
+    overrides: Overrides = None,
+    folder: Annotated[
+        str | None,
+        typer.Option(
+            "--folder",
+            metavar="KEY",
+            help="Tokens in the store: tokens/DATASET/VERSION/TOKENIZER. Default: those that KEY=VALUE chooses.",
+            show_default=False,
+        ),
+    ] = None,
+    split: Split = "train",
+    samples: Annotated[int, typer.Option(min=0, metavar="N", help="Documents to show; seed=N chooses others.")] = 3,
+    check: Annotated[bool, typer.Option("--check", help="Read every byte and compare every hash.")] = False,
+    config_dir: ConfigDirs = None,
+    as_json: Json = False,
+) -> None:
+    """Show prepared tokens: manifest, lengths, samples.
+
+    Example: skytrain data inspect recipe=quickstart --check
+    """
+    config = compose_overrides(overrides, config_dir).config
+    from ..pipelines.data import inspect as pipeline
+    from .console import reporter
+
+    with reporter() as console:
+        inspection = pipeline(config, folder, split, samples, check, console)
+    print(inspection.to_json() if as_json else inspection.to_text())
+    if inspection.problems:
+        raise SystemExit(2)
 
 
 @app.command("list")
@@ -31,30 +57,13 @@ def list_(overrides: StoreOverrides = None, config_dir: ConfigDirs = None, as_js
     Example: skytrain data list store.root=s3://bucket/project
     """
     config = compose_overrides(overrides, config_dir).config
-    from ..config import format_bytes, format_count
-    from ..pipelines.data_list import list_data
+    from ..pipelines.data import list_data
 
-    found = list_data(config)
-    if as_json:
-        print(json.dumps(asdict(found), indent=1))
-        return
-    rows = [("DATASET", "VERSION", "TOKENIZER", "TOKENS", "VALIDATION", "DOCUMENTS", "TEXT", "SHARDS", "CORPUS")]
-    for each in found.datasets:
-        counts = (format_count(each.tokens), format_count(each.validation_tokens), f"{each.documents:,}")
-        sizes = (format_bytes(each.text_bytes), format_bytes(each.bytes), format_bytes(each.corpus_bytes))
-        rows.append((each.dataset, each.version, each.tokenizer or "-", *counts, *sizes))
-    tokenizers = [("TOKENIZER", "VOCABULARY", "SIZE", "USED BY")]
-    for tokenizer in found.tokenizers:
-        size = format_bytes(tokenizer.bytes)
-        used_by = ", ".join(tokenizer.used_by) or "-"
-        tokenizers.append((tokenizer.id, f"{tokenizer.vocab_size:,}", size, used_by))
-    if not found.datasets:
+    listing = list_data(config)
+    if not listing.datasets and not as_json:
         print(f"no prepared data in {config.store.root} yet\n  make some: skytrain prepare", file=sys.stderr)
-    else:
-        print_table(rows)
-    if found.tokenizers:
-        print()
-        print_table(tokenizers)
+    if as_json or listing.datasets or listing.tokenizers:
+        print(listing.to_json() if as_json else listing.to_text())
 
 
 @app.command()
@@ -147,7 +156,7 @@ def export(
     if len(names) > 1:
         raise typer.BadParameter(f"several data sets: {', '.join(names)}; name one", param_hint="DATA")
     config = compose_overrides([each for each in data or [] if "=" in each], config_dir).config
-    from ..pipelines.data_export import export_kept
+    from ..pipelines.data import export_kept
     from .console import reporter
 
     with reporter() as console:
@@ -167,7 +176,7 @@ def task_(
     Example: skytrain data task hellaswag --out hellaswag_val.bin evaluation.data.hellaswag=hellaswag_val.jsonl
     """
     config = compose_overrides(overrides, config_dir).config
-    from ..pipelines.task_file import write_task_file
+    from ..pipelines.data import write_task_file
     from .console import reporter
 
     with reporter() as console:

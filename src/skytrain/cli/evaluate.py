@@ -130,7 +130,7 @@ def _refuse_with_harness(config: Config, sources: tuple[str, ...], compare: bool
 
 
 def _harness(config: Config, source: str | None, precision: str | None, tasks: str, as_json: bool) -> None:
-    from ..pipelines.evaluate_tasks import evaluate_harness
+    from ..pipelines.evaluate import evaluate_harness
     from .console import reporter
 
     with reporter() as console:
@@ -148,8 +148,7 @@ def _harness(config: Config, source: str | None, precision: str | None, tasks: s
 
 
 def _loss(config: Config, request: tuple[str | None, str, str | None, str | None], as_json: bool) -> None:
-    from ..pipelines.evaluate import LossRequest, evaluate as pipeline
-    from ..pipelines.evaluate_tasks import finite
+    from ..pipelines.evaluate import LossRequest, evaluate as pipeline, finite
     from .console import reporter
 
     with reporter() as console:
@@ -166,7 +165,7 @@ def _loss(config: Config, request: tuple[str | None, str, str | None, str | None
 
 def _tasks(config: Config, sources: tuple[str, ...], precision: str | None, output: Output) -> None:
     from ..config import SkytrainError
-    from ..pipelines.evaluate_tasks import TasksRequest, compare_models, evaluate_tasks, results_as_json, write_answers
+    from ..pipelines.evaluate import TasksRequest, compare_models, evaluate_tasks, results_as_json, write_answers
     from ..report import comparison_table, results_table
     from .console import reporter
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,8 +12,8 @@ import typer
 from .options import ConfigDirs, Json, compose_overrides
 
 if TYPE_CHECKING:
-    from ..config import Composed
-    from ..planning import ClusterCosts, PlanRequest, Purchase
+    from ..config import Config
+    from ..planning import PlanRequest, Purchase
     from ..targets import Planned
 
 InstanceType = Annotated[
@@ -86,14 +86,14 @@ TextBytes = Annotated[
 WHAT = "skytrain.planned"
 
 
-def _without_job(context: typer.Context, words: list[str] | None) -> list[str]:
-    """Return the settings alone; whether training or a corpus is planned is kept in the context."""
-    given = list(words or [])
+def _without_job(context: typer.Context, arguments: list[str] | None) -> list[str]:
+    """Return the settings; the context keeps whether training or a corpus is planned."""
+    given = list(arguments or [])
     context.meta[WHAT] = given.pop(0) if given and given[0] in ("train", "prepare") else "train"
     return given
 
 
-PlanWords = Annotated[
+PlanArguments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[train|prepare] KEY=VALUE",
@@ -108,7 +108,7 @@ Rows = Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Number of
 
 def plan(
     context: typer.Context,
-    overrides: PlanWords = None,
+    overrides: PlanArguments = None,
     config_dir: ConfigDirs = None,
     instance: InstanceType = None,
     nodes: Nodes = None,
@@ -144,18 +144,19 @@ def plan(
       skytrain plan recipe=gpt2-124m-pile cloud=eks
       skytrain plan prepare --documents 5M --bytes 15GB --region us-east-2
     """
-    from dataclasses import replace
-
+    from ..pipelines.plan import measure_here
     from ..planning import EC2, PlanRequest
     from ..targets import Trials as TrialsWanted, compose_plan, plan_run, plan_tokens, target_of
+    from .console import reporter
 
-    words = list(overrides or [])
+    settings = list(overrides or [])
     if context.meta[WHAT] == "prepare":
         given = (documents, text_bytes)
-        return _plan_corpus(compose_overrides(words, config_dir), region, _hours(deadline), given, as_json)
-    composed, open_mesh = compose_plan(words, config_dir or [], mesh)
+        return _plan_corpus(compose_overrides(settings, config_dir).config, region, _hours(deadline), given, as_json)
+    composed, open_mesh = compose_plan(settings, config_dir or [], mesh)
     if measure:
-        _measure_here(composed)
+        with reporter() as console:
+            measure_here(composed.config, console)
     seller = target or target_of(composed.config).priced
     request = PlanRequest(
         budget_usd=composed.config.budget.usd,
@@ -168,44 +169,33 @@ def plan(
     )
     if how_many_tokens:
         wanted = replace(request, target=seller or EC2.name)
-        return _print_tokens(composed, request, plan_tokens(composed, open_mesh, wanted, rows), as_json)
+        return _print_tokens(composed.config, request, plan_tokens(composed, open_mesh, wanted, rows), as_json)
     planned = plan_run(composed, open_mesh, request, TrialsWanted(trials, trial_steps), out)
-    _print_plan(composed, planned, request, rows, as_json)
+    _print_plan(composed.config, planned, request, rows, as_json)
     if not as_json:
         print(f"\nwrote {out}")
 
 
-def _print_plan(composed: Composed, planned: Planned, request: PlanRequest, rows: int, as_json: bool) -> None:
-    """Print the offers and the choice; raises why there is none."""
+def _print_plan(config: Config, planned: Planned, request: PlanRequest, rows: int, as_json: bool) -> None:
+    """Print the offers and the choice; raise why there is none."""
+    from ..pipelines.plan import costs_around, plan_as_json
+    from ..report import cluster_table
+
+    if as_json and planned.refusal is None:
+        return print(plan_as_json(config, planned))
+    _print_offers(config, planned, request, rows)
     if planned.refusal is not None:
-        _print_offers(composed, planned, request, rows)
         raise planned.refusal
-    if as_json:
-        from ..planning import offer_rows, plan_document
-
-        assert planned.plan is not None
-        found: dict[str, object] = {"offers": offer_rows(planned.offers), "plan": plan_document(planned.plan)}
-        if costs := _cluster_costs(composed, planned):
-            found["cluster"] = {
-                **asdict(costs), "idle_usd_per_hour": costs.idle_usd_per_hour, "busy_usd_per_hour": costs.busy_usd_per_hour
-            }  # fmt: skip
-        print(json.dumps(found, indent=1))
-        return
-    _print_offers(composed, planned, request, rows)
     _print_choice(planned)
-    if costs := _cluster_costs(composed, planned):
-        from ..report import cluster_table
-
+    if costs := costs_around(config, planned):
         print(f"\n{cluster_table(costs)}")
 
 
 def _plan_corpus(
-    composed: Composed, region: str | None, deadline: float | None, given: tuple[str | None, str | None], as_json: bool
+    config: Config, region: str | None, deadline: float | None, given: tuple[str | None, str | None], as_json: bool
 ) -> None:
-    import dataclasses
-
     from ..config import SkytrainError, parse_bytes, parse_count
-    from ..pipelines.plan_corpus import plan_corpus
+    from ..pipelines.plan import plan_corpus
     from ..planning import load_catalog
     from ..report import corpus_lines, corpus_table
 
@@ -214,23 +204,14 @@ def _plan_corpus(
         size = None if given[1] is None else float(parse_bytes(given[1]))
     except ValueError as error:
         raise SkytrainError(f"--documents or --bytes: {error}\n  for example: --documents 5M --bytes 15GB") from None
-    plan = plan_corpus(composed.config, region, deadline, documents, size)
+    plan = plan_corpus(config, region, deadline, documents, size)
     if as_json:
-        print(json.dumps([dataclasses.asdict(offer) for offer in plan.offers], indent=1))
+        print(json.dumps([asdict(offer) for offer in plan.offers], indent=1))
         return
     for line in corpus_lines(plan.work, plan.region, load_catalog()):
         print(line)
     print(f"\n{corpus_table(plan.offers)}\n\n{plan.advice}")
     print(f"  skytrain launch prepare {' '.join(plan.offers[0].words)} ...")
-
-
-def _cluster_costs(composed: Composed, planned: Planned) -> ClusterCosts | None:
-    """The bill of what is around the chosen machines: a cluster's."""
-    from ..targets import target_of
-
-    if planned.choice is None:
-        return None
-    return target_of(composed.config).costs_around(composed.config, planned.choice)
 
 
 def _hours(deadline: str | None) -> float | None:
@@ -247,27 +228,12 @@ def _hours(deadline: str | None) -> float | None:
     return hours
 
 
-def _measure_here(composed: Composed) -> None:
-    from ..bench import measure
-    from ..config import format_count, format_seconds, total_steps
-    from .console import reporter
-
-    with reporter() as console:
-        measured = measure(composed.config, console)
-        seconds = total_steps(composed.config) * measured.step_seconds
-        rate = format_count(measured.tokens_per_s)
-        console.note(
-            f"measured on {measured.device}: {measured.step_seconds * 1e3:.0f} ms a step "
-            f"(the slowest of steps 10 to 19), {rate} tokens/s; the whole run would take {format_seconds(seconds)}\n"
-        )
-
-
-def _print_offers(composed: Composed, planned: Planned, request: PlanRequest, rows: int) -> None:
+def _print_offers(config: Config, planned: Planned, request: PlanRequest, rows: int) -> None:
     from ..planning import load_catalog
     from ..report import offers_legend, offers_table, prices_note, run_lines, sellers_note
     from ..targets import sellers
 
-    for line in run_lines(composed.config):
+    for line in run_lines(config):
         print(line)
     shown = planned.offers[:rows]
     if planned.choice is not None and planned.choice not in shown:
@@ -295,12 +261,12 @@ def _print_choice(planned: Planned) -> None:
         print(f"\n{sheet_table(planned.sheet)}")
 
 
-def _print_tokens(composed: Composed, request: PlanRequest, bought: list[Purchase], as_json: bool) -> None:
+def _print_tokens(config: Config, request: PlanRequest, bought: list[Purchase], as_json: bool) -> None:
     from ..planning import load_catalog, purchase_rows
     from ..report import prices_note, tokens_table
 
     if as_json:
         print(json.dumps(purchase_rows(bought), indent=1))
         return
-    print(tokens_table(bought, composed.config, request))
+    print(tokens_table(bought, config, request))
     print(prices_note(load_catalog()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -10,6 +12,7 @@ from typing import Any
 from ..aws import RUN, AwsSession, Call, CloudError
 from ..config import Config, format_bytes, format_seconds, plural
 from ..planning import S3_USD_PER_1000_WRITES, S3_USD_PER_GB_MONTH
+from ..report import text_table
 from ..runs import Count, HostSpends, LaunchRecord, last_records, launches_of, load_run
 from ..storage import Store, open_store
 from ..targets import billing_targets, built_in_target
@@ -74,9 +77,17 @@ class RunCosts:
     def usd(self) -> float:
         return sum(machine.usd for machine in self.machines) + sum(job.usd or 0.0 for job in self.jobs)
 
+    def to_json(self) -> str:
+        return json.dumps({**dataclasses.asdict(self), "usd": self.usd}, indent=1)
+
+    def to_text(self) -> str:
+        tables = [text_table(cost_rows(self))] if self.machines or not self.jobs else []
+        tables += [text_table(_job_rows(self))] if self.jobs else []
+        return "\n".join([*tables, *cost_notes(self)])
+
 
 def costs(config: Config, run: str, session: AwsSession | None) -> RunCosts:
-    """The costs of a run, with AWS's bill if there is a session to ask."""
+    """Return the costs of a run, with AWS's bill if there is a session to ask."""
     store = open_store(config.store)
     launches = billed_launches(store, run)
     # A launch that prepares data trains nothing, so it has no record of a run.
@@ -181,44 +192,44 @@ def read_bill(session: AwsSession, run: str, started_at: str) -> Bill:
     return Bill(sum(services.values()), services)
 
 
-def cost_rows(found: RunCosts) -> list[tuple[str, ...]]:
-    """Machines by attempt as a table, header first."""
+def cost_rows(costs: RunCosts) -> list[tuple[str, ...]]:
+    """Return the machines of each attempt as a table, header first."""
     rows: list[tuple[str, ...]] = [("ATTEMPT", "MACHINE", "TIME", "$/HOUR", "DOLLARS")]
-    for each in found.machines:
+    for each in costs.machines:
         rate = "?" if not each.usd or each.usd_per_hour is None else f"{each.usd_per_hour:.3f}"
-        dollars = f"{each.usd:.2f}" if found.metered else "?"
+        dollars = f"{each.usd:.2f}" if costs.metered else "?"
         attempt = "-" if each.attempt is None else str(each.attempt)
         rows.append((attempt, each.machine, format_seconds(round(each.seconds)), rate, dollars))
-    total = sum(each.seconds for each in found.machines)
-    rows.append(("all", "", format_seconds(round(total)), "", f"{found.usd:.2f}" if found.metered else "?"))
+    total = sum(each.seconds for each in costs.machines)
+    rows.append(("all", "", format_seconds(round(total)), "", f"{costs.usd:.2f}" if costs.metered else "?"))
     return rows
 
 
-def job_cost_rows(found: RunCosts) -> list[tuple[str, ...]]:
-    """Return jobs that their service bills as a table, header first."""
+def _job_rows(costs: RunCosts) -> list[tuple[str, ...]]:
+    """Return the jobs that their service bills as a table, header first."""
     rows: list[tuple[str, ...]] = [("JOB", "WHERE", "STATE", "RAN", "DOLLARS", "FROM")]
-    for job in found.jobs:
+    for job in costs.jobs:
         ran = "-" if job.seconds is None else format_seconds(round(job.seconds))
         rows.append((job.name, job.where, job.state, ran, "?" if job.usd is None else f"{job.usd:.2f}", job.basis))
     return rows
 
 
-def cost_notes(found: RunCosts) -> list[str]:
-    """Lines below the table."""
+def cost_notes(costs: RunCosts) -> list[str]:
+    """Return the lines below the table."""
     lines = []
-    if found.unread_jobs:
-        jobs = plural(found.unread_jobs, "launch", "launches")
+    if costs.unread_jobs:
+        jobs = plural(costs.unread_jobs, "launch", "launches")
         targets = billing_targets()
         places = " and ".join(dict.fromkeys(target.title for target in targets))
-        words = " or ".join(f"cloud={target.name}" for target in targets)
-        lines.append(f"{jobs} on {places}: what they cost is told with {words}")
-    if not found.metered and not found.jobs and not found.unread_jobs:
+        settings = " or ".join(f"cloud={target.name}" for target in targets)
+        lines.append(f"{jobs} on {places}: what they cost is told with {settings}")
+    if not costs.metered and not costs.jobs and not costs.unread_jobs:
         lines.append("no attempt knew the price of its machine: set budget.usd_per_hour")
-    stored = format_bytes(found.stored_bytes)
+    stored = format_bytes(costs.stored_bytes)
     lines.append(
-        f"storage: {stored}, about ${found.storage_usd_per_month:.2f} a month; requests: about ${found.requests_usd:.2f}"
+        f"storage: {stored}, about ${costs.storage_usd_per_month:.2f} a month; requests: about ${costs.requests_usd:.2f}"
     )
-    bill = found.bill
+    bill = costs.bill
     if bill is not None and bill.services is not None:
         parts = ", ".join(
             f"{name} ${usd:.2f}" for name, usd in sorted(bill.services.items(), key=lambda item: -item[1])

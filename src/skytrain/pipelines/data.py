@@ -1,28 +1,248 @@
-"""Data: show and convert what was prepared."""
+"""Data: list, show, inspect, convert and export what was prepared."""
 
 from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import cast, get_args
 
-from ..config import Config, SkytrainError, format_bytes, nearest, plural
-from ..corpus import find_corpus
-from ..storage import open_store
+from ..config import Config, SkytrainError, find_tasks, format_bytes, format_count, nearest, plural
+from ..corpus import Compression, export_documents, find_corpus, find_corpus_by_name, open_corpus
+from ..report import text_table
+from ..runs import Reporter
+from ..storage import NotFound, Store, open_store
 from ..tokens import (
+    LengthStatistics,
+    Manifest,
+    Prepared,
     Sample,
     TokenFormat,
+    check_hashes,
+    document_lengths,
     find_prepared,
+    length_statistics,
+    open_prepared,
     open_tokenizer,
     sample_documents,
     split_documents,
+    stored_vocab_size,
+    tokens_folder,
     write_token_files,
 )
 
 # Names of the files that a conversion writes.
 CONVERTED = ("train[._-]*", "val[._-]*", "validation[._-]*")
 CONVERTED_ENDINGS = (".bin", ".idx", ".parquet", ".tar")
+
+
+@dataclass(frozen=True)
+class DatasetEntry:
+    """A version of a data set, prepared with one tokenizer."""
+
+    dataset: str
+    version: str
+    tokenizer: str | None  # None: a corpus without tokens yet
+    tokens: int
+    validation_tokens: int
+    documents: int  # of both splits
+    text_bytes: int
+    bytes: int  # of the shards and their indexes in the store
+    corpus_bytes: int  # of the documents in the store; other tokenizers of the version share them
+
+
+@dataclass(frozen=True)
+class TokenizerEntry:
+    """A tokenizer in the store, and the data sets that use it."""
+
+    id: str
+    vocab_size: int
+    bytes: int
+    used_by: list[str]  # data sets, as DATASET@VERSION
+
+
+@dataclass(frozen=True)
+class DataListing:
+    """The prepared data sets and the tokenizers of a store."""
+
+    datasets: list[DatasetEntry]
+    tokenizers: list[TokenizerEntry]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    def to_text(self) -> str:
+        tables = []
+        if self.datasets:
+            rows = [
+                ("DATASET", "VERSION", "TOKENIZER", "TOKENS", "VALIDATION", "DOCUMENTS", "TEXT", "SHARDS", "CORPUS")
+            ]
+            for each in self.datasets:
+                counts = (format_count(each.tokens), format_count(each.validation_tokens), f"{each.documents:,}")
+                sizes = (format_bytes(each.text_bytes), format_bytes(each.bytes), format_bytes(each.corpus_bytes))
+                rows.append((each.dataset, each.version, each.tokenizer or "-", *counts, *sizes))
+            tables.append(text_table(rows))
+        if self.tokenizers:
+            tokenizers = [("TOKENIZER", "VOCABULARY", "SIZE", "USED BY")]
+            for tokenizer in self.tokenizers:
+                used_by = ", ".join(tokenizer.used_by) or "-"
+                tokenizers.append((tokenizer.id, f"{tokenizer.vocab_size:,}", format_bytes(tokenizer.bytes), used_by))
+            tables += ["", text_table(tokenizers)]
+        return "\n".join(tables)
+
+
+def list_data(config: Config) -> DataListing:
+    """Everything that is finished, sorted by name; what is being prepared is not listed."""
+    store = open_store(config.store)
+    names = sorted({*store.folders("tokens"), *store.folders("corpora")})
+    datasets = [entry for name in names for entry in _datasets(store, name)]
+    return DataListing(datasets, _tokenizers(store, datasets))
+
+
+def _datasets(store: Store, dataset: str) -> list[DatasetEntry]:
+    entries = []
+    for version in sorted({*store.folders(f"tokens/{dataset}"), *store.folders(f"corpora/{dataset}")}):
+        folders = [tokens_folder(dataset, version, each) for each in store.folders(f"tokens/{dataset}/{version}")]
+        found = [prepared for folder in folders if (prepared := open_prepared(store, folder))]
+        try:
+            corpus = open_corpus(store, dataset, version)
+        except NotFound:
+            corpus = None  # made from tokens, or not finished
+        corpus_bytes = sum(part.bytes for part in corpus.parts) if corpus else 0
+        entries += [_dataset(dataset, version, prepared, corpus_bytes) for prepared in found]
+        if corpus and not found:
+            entries.append(
+                DatasetEntry(
+                    dataset=dataset,
+                    version=version,
+                    tokenizer=None,
+                    tokens=0,
+                    validation_tokens=0,
+                    documents=corpus.documents,
+                    text_bytes=corpus.text_bytes,
+                    bytes=0,
+                    corpus_bytes=corpus_bytes,
+                )
+            )
+    return entries
+
+
+def _dataset(dataset: str, version: str, prepared: Prepared, corpus_bytes: int) -> DatasetEntry:
+    splits = [split for split in (prepared.train, prepared.validation) if split]
+    return DatasetEntry(
+        dataset=dataset,
+        version=version,
+        tokenizer=prepared.tokenizer_id,
+        tokens=prepared.train.tokens,
+        validation_tokens=prepared.validation.tokens if prepared.validation else 0,
+        documents=sum(split.documents for split in splits),
+        text_bytes=sum(split.text_bytes for split in splits),
+        bytes=sum(shard.bytes + 8 * shard.documents for split in splits for shard in split.shards),
+        corpus_bytes=corpus_bytes,
+    )
+
+
+def _tokenizers(store: Store, datasets: list[DatasetEntry]) -> list[TokenizerEntry]:
+    entries = []
+    for id_ in sorted(store.folders("tokenizers")):
+        used_by = [f"{each.dataset}@{each.version}" for each in datasets if each.tokenizer == id_]
+        size = sum(stat.size for stat in store.list(f"tokenizers/{id_}"))
+        entries.append(TokenizerEntry(id_, stored_vocab_size(store, id_), size, used_by))
+    return entries
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What one split of prepared tokens contains."""
+
+    url: str
+    manifest: Manifest
+    lengths: LengthStatistics | None  # None for an empty split
+    samples: list[Sample]
+    problems: list[str] | None  # None: not checked
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1, ensure_ascii=False)
+
+    def to_text(self) -> str:
+        manifest = self.manifest
+        tokenizer = self.manifest.tokenizer
+        bytes_per_token = manifest.text_bytes / max(1, manifest.tokens - manifest.documents)
+        made_from = ", ".join(
+            f"{key} {value}"
+            for key, value in sorted(manifest.made_from.items())
+            if isinstance(value, (str, int, float))
+        )
+        rows = {
+            "where": self.url,
+            "tokens": f"{manifest.tokens:,} {manifest.dtype} ({format_count(manifest.tokens)}) in "
+            f"{plural(len(manifest.shards), 'shard')}, {format_bytes(sum(shard.bytes for shard in manifest.shards))}",
+            "documents": f"{manifest.documents:,}",
+            "text": f"{format_bytes(manifest.text_bytes)}, {bytes_per_token:.2f} bytes a token",
+            "tokenizer": f"{tokenizer.name} ({tokenizer.hash[:12]}), {tokenizer.vocab_size:,} tokens",
+            "made from": made_from,
+        }
+        if self.lengths is not None:
+            lengths = self.lengths
+            rows["lengths"] = (
+                f"mean {lengths.mean:.0f} tokens, shortest {lengths.shortest}, median {lengths.median}, "
+                f"95% within {lengths.p95}, longest {lengths.longest:,}"
+            )
+        if self.problems is not None:
+            rows["hashes"] = (
+                plural(len(self.problems), "damaged file")
+                if self.problems
+                else f"all {2 * len(manifest.shards)} files are as they were written"
+            )
+        lines = [f"{name:<10} {value}" for name, value in rows.items()]
+        lines += [f"  {problem}" for problem in self.problems or []]
+        for sample in self.samples:
+            lines += ["", f"document {sample.document:,}, {plural(sample.tokens, 'token')}:", sample.text]
+        return "\n".join(lines)
+
+
+def inspect(
+    config: Config, folder: str | None, split: str, samples: int, check: bool, reporter: Reporter
+) -> Inspection:
+    """`folder` names prepared tokens in the store (tokens/...); without one, those of the configuration."""
+    store = open_store(config.store)
+    prepared = (
+        open_prepared(store, folder.strip("/")) if folder else find_prepared(store, config.data, config.tokenizer)
+    )
+    if prepared is None:
+        raise SkytrainError(
+            f"{store.url(folder or '')} has no prepared tokens: there is no train/manifest.json\n"
+            "  the folder is tokens/DATASET/VERSION/TOKENIZER"
+        )
+    manifest = {"train": prepared.train, "validation": prepared.validation}.get(split)
+    if manifest is None:
+        raise SkytrainError(f"{store.url(prepared.folder)} has no {split} split")
+    prefix = prepared.prefix(split)
+    problems = None
+    if check:
+        problems = check_hashes(store, prefix, manifest, lambda done, total: reporter.progress("check", done, total))
+    if problems:  # the index may be what is damaged
+        return Inspection(url=store.url(prefix), manifest=manifest, lengths=None, samples=[], problems=problems)
+    lengths = document_lengths(store, prefix, manifest)
+    shown: list[Sample] = []
+    if samples:
+        tokenizer = open_tokenizer(config.tokenizer, store, prepared.tokenizer_id)
+        if tokenizer.hash != manifest.tokenizer.hash:
+            raise SkytrainError(
+                f"{store.url(prefix)} was made with tokenizer {manifest.tokenizer.name}, "
+                f"and these settings choose {config.tokenizer.name}\n"
+                f"  add tokenizer={manifest.tokenizer.name}, or --samples 0"
+            )
+        shown = sample_documents(store, prefix, manifest, tokenizer, samples, config.seed)
+    return Inspection(
+        url=store.url(prefix),
+        manifest=manifest,
+        lengths=length_statistics(lengths) if len(lengths) else None,
+        samples=shown,
+        problems=problems,
+    )
 
 
 def sample_conversations(config: Config, count: int) -> list[Sample]:
@@ -111,3 +331,32 @@ def _clear(folder: Path, overwrite: bool) -> None:
         )
     for path in there:
         path.unlink()
+
+
+def export_kept(
+    config: Config, name: str | None, out: str, compression: Compression, overwrite: bool, reporter: Reporter
+) -> Iterator[str]:
+    """Yields the URL of each file that is written: of the corpus `name`, or the one that `config.data` describes."""
+    store = open_store(config.store).patient(config.store.patience)
+    corpus = find_corpus_by_name(store, name) if name else find_corpus(store, config.data)
+    target = open_store(out).patient(config.store.patience)
+    yield from export_documents(store, corpus, target, compression, overwrite=overwrite, progress=reporter.progress)
+    reporter.note(f"exported {corpus.documents:,} documents of {corpus.dataset}@{corpus.version}")
+
+
+def write_task_file(config: Config, task: str, out: Path, reporter: Reporter) -> int:
+    """Write a multiple-choice task as llm.c's evaluation file, with the configured tokenizer; return its item count."""
+    from ..evaluation import encode_items, load_data, load_questions, write_llmc  # loads torch
+
+    (named,) = find_tasks(replace(config.evaluation, tasks=[task]))
+    if named.config.kind != "multiple_choice":
+        raise SkytrainError(f"{task} is a task of {named.config.kind}; llm.c's file holds multiple choice")
+    store = open_store(config.store)
+    tokenizer = open_tokenizer(config.tokenizer, store)
+    questions = load_questions(named, load_data(named, store, reporter.note), tokenizer)
+    if "harness" not in questions[0].pairs:
+        raise SkytrainError(f"{named.data} is such a file already")
+    if out.exists():
+        raise SkytrainError(f"{out} exists already\n  remove it, or give another --out")
+    out.write_bytes(write_llmc(encode_items(questions, tokenizer)))
+    return len(questions)

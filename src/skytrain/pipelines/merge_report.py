@@ -36,7 +36,7 @@ from ..runs import Reporter, load_run, run_status
 from ..storage import Store, open_store
 from ..tokens import Tokenizer
 from .evaluate import EvaluatedModel, open_held_out, token_limit
-from .merge_weights import SoupTaster
+from .merge import SoupTaster
 
 Compose = Callable[[list[str]], Composed]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -45,11 +47,14 @@ from ..tokens import (
     ChatRows,
     ParquetTokens,
     Prepared,
+    Shard,
     ShardWriter,
+    SparkTokens,
     TokenFiles,
     TokenizedSlice,
     Tokenizer,
     describe_begin,
+    dividing_fraction,
     has_tokens,
     open_prepared,
     open_tokenizer,
@@ -61,12 +66,13 @@ from ..tokens import (
     train_bpe,
     trained_tokenizer_id,
     trained_tokenizer_key,
+    write_shards_on_spark,
 )
-from .split_hints import no_training, no_validation
-from .split_writers import SplitWriters, fill_on_spark
 
 REPORT_SECONDS = 0.5  # between two lines of progress
-BYTES_ALONE = 257  # tokens of a byte-level BPE without merges: the bytes and the end of text
+SUGGESTED_VALIDATION_SHARE = 0.1  # of the documents
+MAX_SAMPLED_IDS = 1000  # a fraction that divides the first documents divides them all
+BYTE_VOCABULARY = 257  # tokens of a byte-level BPE without merges: the bytes and the end of text
 
 
 @dataclass(frozen=True)
@@ -237,7 +243,7 @@ def _train_tokenizer(work: Preparation, corpus: CorpusManifest | None) -> Tokeni
     trained = train_bpe(settings, _sample(store, corpus, settings.sample_bytes))
     key = trained_tokenizer_key(corpus.dataset, corpus.version, settings)
     store.write(key, store_tokenizer(trained, store).encode())
-    made = "trained on the corpus" if settings.vocab_size > BYTES_ALONE else "one for each byte and the end of text"
+    made = "trained on the corpus" if settings.vocab_size > BYTE_VOCABULARY else "one for each byte and the end of text"
     work.reporter.note(f"tokenizer {trained.id}: {trained.vocab_size} tokens, {made}, {describe_begin(trained)}")
     return trained
 
@@ -351,3 +357,98 @@ def _check_target(data: DataConfig, corpus: CorpusManifest | None, train: ShardW
             f"the text that was kept gives only {format_count(train.tokens)} tokens\n"
             f"  keep more of the source: data.bytes_per_token={better:.1f}"
         )
+
+
+class SplitWriters:
+    """The writers of both splits, and their progress in the store: finished shards are not written again."""
+
+    def __init__(
+        self, store: Store, folder: str, train: ShardWriter, validation: ShardWriter, validation_fraction: float
+    ) -> None:
+        self.validation_fraction = validation_fraction
+        self.store = store
+        self.note = f"{folder}/progress.json"
+        self.writers = {"train": train, "validation": validation}
+        # For each split: what its finished shards hold, and the first document after them.
+        self.state: dict[str, dict[str, Any]] = {
+            name: {"shards": [], "text_bytes": 0, "next": [0, 0]} for name in self.writers
+        }
+        try:
+            self.state = json.loads(store.read(self.note))
+        except NotFound:
+            return
+        for name, writer in self.writers.items():
+            writer.shards.extend(Shard(**shard) for shard in self.state[name]["shards"])
+            writer.text_bytes = self.state[name]["text_bytes"]
+
+    @property
+    def first_part(self) -> int:
+        return min(state["next"][0] for state in self.state.values())
+
+    def wanted(self, part: int, number: int, document_id: str) -> bool:
+        """Whether a document is still to be written; the other split's shards may be far ahead."""
+        return [part, number] >= self.state[split_of(document_id, self.validation_fraction)]["next"]
+
+    def add(
+        self, split: str, position: list[int], ids: np.ndarray, text_bytes: int, trained: np.ndarray | None = None
+    ) -> None:
+        """Add a document; `trained` says for each token whether the loss is computed on it, where that is not all."""
+        writer = self.writers[split]
+        state = self.state[split]
+        if position < state["next"]:
+            return
+        shards = len(writer.shards)
+        before = writer.text_bytes
+        if trained is None:
+            writer.add(ids, text_bytes)
+        else:
+            writer.add_masked(ids, trained, text_bytes)
+        if len(writer.shards) > shards:
+            self.state[split] = {
+                "shards": [asdict(shard) for shard in writer.shards],
+                "text_bytes": before,
+                "next": position,
+            }
+            self.store.write(self.note, json.dumps(self.state).encode())
+
+
+def fill_on_spark(jobs: SparkJobs, splits: SplitWriters, data: DataConfig, tokens: SparkTokens) -> None:
+    """Let Spark write the shards of both splits."""
+    filled = write_shards_on_spark(jobs, tokens, data.shard_tokens, data.validation_fraction, data.target_tokens)
+    for name, split in filled.items():
+        writer = splits.writers[name]
+        writer.shards[:] = split.shards
+        writer.text_bytes = split.text_bytes
+
+
+def no_validation(data: DataConfig, source: Any, documents: int, document_ids: Iterable[str]) -> str:
+    """Why there is no validation split, and what gives one."""
+    if not data.validation_fraction:
+        return "no validation split: data.validation_fraction=0"
+    return (
+        f"no validation split: by chance, none of {plural(documents, 'document')} is in it at "
+        f"data.validation_fraction={data.validation_fraction:g}\n  {_remedy(source, document_ids)}"
+    )
+
+
+def no_training(data: DataConfig, source: Any, document_ids: Iterable[str]) -> str:
+    """Why the training split is empty, and what fills it."""
+    return (
+        f"data={data.name}: the training split is empty: data.validation_fraction={data.validation_fraction:g} "
+        f"took every document\n  {_remedy(source, document_ids)}"
+    )
+
+
+def _remedy(source: Any, document_ids: Iterable[str]) -> str:
+    fraction = dividing_fraction(islice(document_ids, MAX_SAMPLED_IDS), SUGGESTED_VALIDATION_SHARE)
+    if fraction is not None:
+        return f"more documents give both splits, and so does data.validation_fraction={fraction:g}"
+    by_separator = (
+        ", or name the line that ends a document, such as data.source.separator='<|endoftext|>'"
+        if getattr(source, "separator", "") is None
+        else ""
+    )
+    return (
+        f"a single document cannot be divided: give more documents{by_separator}; "
+        "data.validation_fraction=0 puts everything into training"
+    )

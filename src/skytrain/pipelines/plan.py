@@ -1,12 +1,17 @@
-"""Plan prepare: what a corpus costs on one machine, on clusters of EMR and on EMR Serverless."""
+"""Plan: measure this machine, price a chosen plan, and compare ways to prepare a corpus.
+
+`targets.plan_run` makes the plan of a training run.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
-from ..config import Config, SkytrainError, format_seconds
+from ..config import Config, SkytrainError, format_count, format_seconds, total_steps
 from ..planning import (
+    ClusterCosts,
     CorpusOffer,
     CorpusWork,
     JobMaterial,
@@ -15,15 +20,51 @@ from ..planning import (
     corpus_offers,
     corpus_work,
     load_catalog,
+    offer_rows,
+    plan_document,
     prepare_plan,
 )
-from ..targets import prepare_work
+from ..runs import Reporter
+from ..targets import Planned, prepare_work, target_of
 
 DEFAULT_REGION = "us-east-2"
 DEFAULT_HOURS = 6.0
 # benchmarks/corpus/growth.log: 117 CPU-microseconds for a document of 583 bytes, of which its text takes 96 (at 6.1 MB
 # per CPU-second); the other 21 are as much work as these bytes.
 BYTES_OF_A_DOCUMENT = 130.0
+
+
+def measure_here(config: Config, reporter: Reporter) -> None:
+    """Time a few steps on this machine, and report the speed. Later plans use the result."""
+    from ..bench import measure  # loads torch
+
+    measured = measure(config, reporter)
+    seconds = total_steps(config) * measured.step_seconds
+    rate = format_count(measured.tokens_per_s)
+    reporter.note(
+        f"measured on {measured.device}: {measured.step_seconds * 1e3:.0f} ms a step "
+        f"(the slowest of steps 10 to 19), {rate} tokens/s; the whole run would take {format_seconds(seconds)}\n"
+    )
+
+
+def plan_as_json(config: Config, planned: Planned) -> str:
+    """Return the offers and the chosen plan, with the hourly cost of the cluster where there is one."""
+    assert planned.plan is not None
+    facts: dict[str, object] = {"offers": offer_rows(planned.offers), "plan": plan_document(planned.plan)}
+    if costs := costs_around(config, planned):
+        facts["cluster"] = {
+            **asdict(costs),
+            "idle_usd_per_hour": costs.idle_usd_per_hour,
+            "busy_usd_per_hour": costs.busy_usd_per_hour,
+        }
+    return json.dumps(facts, indent=1)
+
+
+def costs_around(config: Config, planned: Planned) -> ClusterCosts | None:
+    """Return what the target costs around the chosen machines; None without a choice or a cluster."""
+    if planned.choice is None:
+        return None
+    return target_of(config).costs_around(config, planned.choice)
 
 
 @dataclass(frozen=True)
