@@ -85,23 +85,23 @@ def _train_here(domains: DomainsFile, config_dir: list[Path] | None, processes: 
     check_installed()
     console = reporter()
 
-    def compose(words: list[str]) -> Composed:
-        return compose_overrides(words, config_dir, domains.seed)
+    def compose(overrides: list[str]) -> Composed:
+        return compose_overrides(overrides, config_dir, domains.seed)
 
     def train_one(expert: ExpertRun) -> int:
         arguments = [*expert.words, *worker_options(config_dir or [], expert.start, allow_changes=False)]
         layout = ProcessLayout(processes=choose_processes(expert.config, processes))
         return supervise(expert.config, arguments, layout, console.note)
 
-    code, found = pipeline(domains, compose, train_one, console)
+    code, experts = pipeline(domains, compose, train_one, console)
     if as_json:
-        print(json.dumps([dataclasses.asdict(each) for each in found]))
+        print(json.dumps([dataclasses.asdict(each) for each in experts]))
     else:
         rows = [("DOMAIN", "RUN", "STEP", "DOLLARS", "STATE")]
-        for each in found:
+        for each in experts:
             state = "done" if each.done else "not done"
             rows.append((each.domain, each.run, f"{each.step}/{each.total_steps}", f"{each.usd:.2f}", state))
         print_table(rows)
-        if all(each.done for each in found):
-            print(f"  merge them: skytrain merge {shlex.join(each.run for each in found)}")
+        if all(each.done for each in experts):
+            print(f"  merge them: skytrain merge {shlex.join(each.run for each in experts)}")
     return code

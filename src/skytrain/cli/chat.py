@@ -81,25 +81,25 @@ def chat(
     from ..config import SkytrainError
     from ..pipelines.chat import ChatSettings, Conversation
 
-    words = arguments or []
-    sources = [word for word in words if "=" not in word]
-    if url is not None and words:
-        raise SkytrainError(f"--url chats with an endpoint: leave out {' '.join(words)}, or --url")
+    given = arguments or []
+    sources = [word for word in given if "=" not in word]
+    if url is not None and given:
+        raise SkytrainError(f"--url chats with an endpoint: leave out {' '.join(given)}, or --url")
     if len(sources) > 1:
         raise SkytrainError(f"give one model, not {len(sources)}: {', '.join(sources)}")
     settings = ChatSettings(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed, system=system)
     if url is not None:
-        found: ChatModel = _endpoint(url, api_key_file, model, settings)
+        chat_model: ChatModel = _endpoint(url, api_key_file, model, settings)
     else:
         if model is not None or api_key_file is not None:
             raise SkytrainError("--model and --api-key-file are about an endpoint\n  add --url")
         from ..pipelines.chat import OwnModel
 
-        config = compose_overrides([word for word in words if word not in sources], config_dir).config
-        found = OwnModel(config, sources[0] if sources else None, settings)
-    kind = "a base model: it continues your text" if found.base_model else "chat"
-    print(f"{found.label} ({kind}); {HELP}", file=sys.stderr)
-    _talk(Conversation(found, system))
+        config = compose_overrides([word for word in given if word not in sources], config_dir).config
+        chat_model = OwnModel(config, sources[0] if sources else None, settings)
+    kind = "a base model: it continues your text" if chat_model.base_model else "chat"
+    print(f"{chat_model.label} ({kind}); {HELP}", file=sys.stderr)
+    _talk(Conversation(chat_model, system))
 
 
 def _endpoint(url: str, key_file: Path | None, name: str | None, settings: ChatSettings) -> ChatModel:
@@ -137,17 +137,17 @@ def _talk(conversation: Conversation) -> None:
 
 
 def _turns() -> Iterator[str]:
-    """What the user types, line by line, until /quit or the end of the input."""
+    """Yield what the user types, line by line, until /quit or the end of the input."""
     asks = sys.stdin.isatty()
     while True:
         try:
             if asks:
-                words = input(PROMPT)
+                text = input(PROMPT)
             else:
-                words = sys.stdin.readline()
-                if not words:
+                text = sys.stdin.readline()
+                if not text:
                     return
-                words = words.rstrip("\n")
+                text = text.rstrip("\n")
         except EOFError:
             print(file=sys.stderr)
             return
@@ -156,7 +156,7 @@ def _turns() -> Iterator[str]:
                 raise
             print(f"\n{HELP}", file=sys.stderr)
             continue
-        if words.strip() == "/quit":
+        if text.strip() == "/quit":
             return
-        if words.strip():
-            yield words
+        if text.strip():
+            yield text

@@ -35,19 +35,19 @@ def list_(run: Run, overrides: StoreOverrides = None, config_dir: ConfigDirs = N
     from ..pipelines.checkpoints import list_checkpoints
     from ..report import text_table
 
-    name, found = list_checkpoints(config, run)
+    name, checkpoints = list_checkpoints(config, run)
     if as_json:
-        print(json.dumps([asdict(each) for each in found], indent=1))
+        print(json.dumps([asdict(each) for each in checkpoints], indent=1))
         return
     rows = [("step", "size", "validation", "attempt", "committed")]
-    for each in found:
+    for each in checkpoints:
         loss = "" if each.validation_loss is None else f"{each.validation_loss:.4f}"
         size = "?" if each.bytes is None else format_bytes(each.bytes)
         rows.append((str(each.step), size, loss, str(each.attempt), each.committed_at or "unreadable"))
     print(text_table(rows, left=frozenset()))
-    for problem in [each.problem for each in found if each.problem]:
+    for problem in [each.problem for each in checkpoints if each.problem]:
         print(problem)
-    readable = [each.step for each in found if not each.problem]
+    readable = [each.step for each in checkpoints if not each.problem]
     if readable:
         print(f"\nskytrain evaluate --from {name}@{readable[-1]}")
 

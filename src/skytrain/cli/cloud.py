@@ -59,8 +59,8 @@ def init(
     from ..aws import read_outputs, terraform_outputs
     from ..pipelines.cloud_init import cloud_init
 
-    found = terraform_outputs(terraform) if outputs is None else read_outputs(_text(outputs), str(outputs))
-    done = cloud_init(found, folder, owner, force)
+    values = terraform_outputs(terraform) if outputs is None else read_outputs(_text(outputs), str(outputs))
+    done = cloud_init(values, folder, owner, force)
     cloud = done.config.cloud
     root = done.config.store.root
     print(f"account {cloud.account}, region {cloud.region}, project {cloud.project}, store {root}")

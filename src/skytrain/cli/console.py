@@ -96,7 +96,7 @@ class Console:
 
 
 def _new_bars() -> Progress:
-    """Name, bar, count and time to go. The details after them are cut at the edge of the terminal."""
+    """Return bars with name, count and time to go. Details after them are cut at the edge of the terminal."""
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.table import Column
@@ -120,7 +120,7 @@ def print_table(rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def pause(seconds: float) -> None:
-    """Wait. Ends the command if whoever reads its output has gone: `status --watch | head`."""
+    """Wait; end the command if the reader of its output has gone, as in `status --watch | head`."""
     try:
         poll = select.poll()
         output = sys.stdout.fileno()
@@ -136,7 +136,7 @@ def pause(seconds: float) -> None:
 
 @contextmanager
 def ended_by_reader() -> Iterator[None]:
-    """A reader that goes ends the command, and is no error."""
+    """End the command quietly when the reader of its output goes away."""
     try:
         yield
     except BrokenPipeError:

@@ -18,7 +18,7 @@ SHORT = ("tasks", "limit", "folder")  # of evaluation.tasks, ...
 
 
 def _in_full(overrides: list[str] | None) -> list[str]:
-    """`tasks=...` for `evaluation.tasks=...`."""
+    """Return the overrides with short keys in full: `tasks=...` means `evaluation.tasks=...`."""
     return [f"evaluation.{text}" if text.partition("=")[0] in SHORT else text for text in overrides or []]
 
 
@@ -103,12 +103,12 @@ def evaluate(
         _tasks(config, sources, precision, Output(compare, items, as_json))
     else:
         _refuse_without_tasks(sources, compare, items)
-        _loss(config, (sources[0] if sources else None, split, tokens, precision), as_json)
+        _loss(config, sources[0] if sources else None, split, tokens, precision, as_json)
 
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """How results are shown."""
+    """The way in which results are shown."""
 
     compare: bool
     items: Path | None
@@ -134,31 +134,33 @@ def _harness(config: Config, source: str | None, precision: str | None, tasks: s
     from .console import reporter
 
     with reporter() as console:
-        label, found = evaluate_harness(config, source, precision, tasks.split(","), console)
+        label, measured = evaluate_harness(config, source, precision, tasks.split(","), console)
     if as_json:
-        counts = {name: each["effective"] for name, each in found["n-samples"].items()}
-        print(json.dumps({"model": label, "items": counts, "results": found["results"]}, default=str))
+        counts = {name: each["effective"] for name, each in measured["n-samples"].items()}
+        print(json.dumps({"model": label, "items": counts, "results": measured["results"]}, default=str))
         return
     from lm_eval.utils import make_table
 
     print(label)
-    print(make_table(found))
-    for name, each in found["n-samples"].items():
+    print(make_table(measured))
+    for name, each in measured["n-samples"].items():
         print(f"{name}: {each['effective']} of {each['original']} items")
 
 
-def _loss(config: Config, request: tuple[str | None, str, str | None, str | None], as_json: bool) -> None:
+def _loss(
+    config: Config, source: str | None, split: str, tokens: str | None, precision: str | None, as_json: bool
+) -> None:
     from ..pipelines.evaluate import LossRequest, evaluate as pipeline, finite
     from .console import reporter
 
     with reporter() as console:
-        label, report = pipeline(config, LossRequest(*request), console)
+        label, report = pipeline(config, LossRequest(source, split, tokens, precision), console)
     if as_json:
         values = {name: finite(value) for name, value in dataclasses.asdict(report).items()}
-        print(json.dumps({"model": label, "split": request[1], **values}))
+        print(json.dumps({"model": label, "split": split, **values}))
     else:
         print(
-            f"{label} on {report.tokens} {request[1]} tokens: loss {report.loss:.4f} | "
+            f"{label} on {report.tokens} {split} tokens: loss {report.loss:.4f} | "
             f"perplexity {report.perplexity:.2f} | {report.bits_per_byte:.4f} bits per byte"
         )
 
@@ -174,13 +176,13 @@ def _tasks(config: Config, sources: tuple[str, ...], precision: str | None, outp
     if output.compare and len(sources) < 2:
         raise SkytrainError(f"--compare takes two models, and {len(sources)} were given\n  add --from A --from B")
     with reporter() as console:
-        found = list(evaluate_tasks(config, TasksRequest(sources, precision, output.compare), console))
-    differences = compare_models(*found) if output.compare else []
+        results = list(evaluate_tasks(config, TasksRequest(sources, precision, output.compare), console))
+    differences = compare_models(*results) if output.compare else []
     if output.items is not None:
-        write_answers(found, output.items)
+        write_answers(results, output.items)
     if output.as_json:
-        print(json.dumps(results_as_json(found, differences), allow_nan=False))
+        print(json.dumps(results_as_json(results, differences), allow_nan=False))
         return
-    print(results_table(found))
+    print(results_table(results))
     if differences:
-        print(f"\n{comparison_table(found[0].model, found[1].model, differences)}")
+        print(f"\n{comparison_table(results[0].model, results[1].model, differences)}")

@@ -64,13 +64,13 @@ def export(
     """
     from ..config import SkytrainError
 
-    words = arguments or []
-    names = [word for word in words if "=" not in word] if to == "hub" else []
+    given = arguments or []
+    names = [word for word in given if "=" not in word] if to == "hub" else []
     if to == "hub" and len(names) != 1:
         raise SkytrainError("--to hub needs the repository, once\n  skytrain export --to hub OWNER/NAME")
     if to != "hub" and out is None:
         raise SkytrainError(f"--to {to} needs the path to write\n  add --out PATH")
-    config = compose_overrides([word for word in words if word not in names], config_dir).config
+    config = compose_overrides([word for word in given if word not in names], config_dir).config
     from ..pipelines.export import ExportRequest, export as pipeline
     from .console import reporter
 

@@ -75,44 +75,44 @@ def gc(
     config = compose_overrides(overrides, config_dir).config
     with reporter() as console:
         request = GcRequest(GcSelection(run, expired), region, all_projects, project)
-        found = target_of(config).leftovers(config, request, console)
+        leftovers = target_of(config).leftovers(config, request, console)
     if delete and dry_run:
-        print(found.requests)
-        return print(found.besides, end="", file=sys.stderr)
+        print(leftovers.requests)
+        return print(leftovers.besides, end="", file=sys.stderr)
     if as_json:
-        print(json.dumps(found.facts, indent=1))
+        print(json.dumps(leftovers.facts, indent=1))
     else:
-        _show(found)
-    for problem in found.unknown:
+        _show(leftovers)
+    for problem in leftovers.unknown:
         print(f"unknown: {problem}", file=sys.stderr)
-    if delete and found.count:
-        question = f"Delete {plural(found.count, found.unit)}{found.place}?"
-        if found.session is not None:
-            confirm(found.session, question, -found.usd_per_hour, yes)
+    if delete and leftovers.count:
+        question = f"Delete {plural(leftovers.count, leftovers.unit)}{leftovers.place}?"
+        if leftovers.session is not None:
+            confirm(leftovers.session, question, -leftovers.usd_per_hour, yes)
         elif not yes:
             ask_yes(question)
-        _delete(found, sys.stderr if as_json else sys.stdout)
+        _delete(leftovers, sys.stderr if as_json else sys.stdout)
 
 
-def _show(found: Leftovers) -> None:
+def _show(leftovers: Leftovers) -> None:
     from ..config import plural
 
-    if len(found.rows) == 1:
-        return print(found.nothing)
-    print_table(found.rows)
-    if found.count:
-        saves = f", ${730 * found.usd_per_hour:.2f} a month" if found.session is not None else ""
-        print(f"\n{plural(found.count, found.unit)} to delete (--delete){saves}")
+    if len(leftovers.rows) == 1:
+        return print(leftovers.nothing)
+    print_table(leftovers.rows)
+    if leftovers.count:
+        saves = f", ${730 * leftovers.usd_per_hour:.2f} a month" if leftovers.session is not None else ""
+        print(f"\n{plural(leftovers.count, leftovers.unit)} to delete (--delete){saves}")
 
 
-def _delete(found: Leftovers, out: TextIO) -> None:
+def _delete(leftovers: Leftovers, out: TextIO) -> None:
     from ..config import plural
     from .console import reporter
 
     with reporter() as console:
-        failed = found.delete(console)
+        failed = leftovers.delete(console)
     for problem in failed:
         print(f"not deleted: {problem}", file=sys.stderr)
-    print(f"deleted {found.count - len(failed)} of {plural(found.count, found.unit)}", file=out)
+    print(f"deleted {leftovers.count - len(failed)} of {plural(leftovers.count, leftovers.unit)}", file=out)
     if failed:
         raise typer.Exit(3)

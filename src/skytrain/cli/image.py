@@ -125,17 +125,17 @@ def resolve(lock: Lock = LOCK, to_set: Set = None, offline: Offline = False, as_
         if name not in images:
             raise SkytrainError(f"--set {word}: no image {name} in {lock}\n  it has {', '.join(images)}")
         images[name] = images[name].set(reference)
-    found = list(images.values())
+    resolved = list(images.values())
     if not offline:
-        found = resolve_lock(found, tag_digest, lambda line: typer.echo(line, err=True))
-    if found != read_lock(lock):
-        write_lock(lock, found)
+        resolved = resolve_lock(resolved, tag_digest, lambda line: typer.echo(line, err=True))
+    if resolved != read_lock(lock):
+        write_lock(lock, resolved)
     if as_json:
-        print(json.dumps([asdict(image) for image in found], indent=1))
+        print(json.dumps([asdict(image) for image in resolved], indent=1))
     else:
-        rows = [[image.name, image.repository, image.tag or "", image.digest or "missing"] for image in found]
+        rows = [[image.name, image.repository, image.tag or "", image.digest or "missing"] for image in resolved]
         print(text_table([("image", "repository", "tag", "digest"), *rows]))
-    if missing := [image.name for image in found if image.digest is None]:
+    if missing := [image.name for image in resolved if image.digest is None]:
         raise SkytrainError(
             f"no digest: {', '.join(missing)}\n  ours comes from `skytrain image push`: --set skytrain=IMAGE@sha256:..."
         )

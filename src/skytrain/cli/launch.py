@@ -22,21 +22,21 @@ JOB = "skytrain.job"
 JOBS: tuple[JobKind, ...] = ("train", "prepare", "tune")  # endpoints: `skytrain serve --target ec2`
 
 
-def _split_job(words: list[str]) -> tuple[JobKind, list[str]]:
+def _split_job(arguments: list[str]) -> tuple[JobKind, list[str]]:
     """Return the job, whose name may be left out, and its settings."""
     from ..config import SkytrainError
 
-    if not words or "=" in words[0]:
-        return "train", words
+    if not arguments or "=" in arguments[0]:
+        return "train", arguments
     for job in JOBS:
-        if words[0] == job:
-            return job, words[1:]
-    raise SkytrainError(f"launch {words[0]}: no such job\n  one of {', '.join(JOBS)}")
+        if arguments[0] == job:
+            return job, arguments[1:]
+    raise SkytrainError(f"launch {arguments[0]}: no such job\n  one of {', '.join(JOBS)}")
 
 
-def _without_job(context: typer.Context, words: list[str] | None) -> list[str]:
-    """Return the settings alone; the job is kept in the context."""
-    context.meta[JOB], settings = _split_job(words or [])
+def _without_job(context: typer.Context, arguments: list[str] | None) -> list[str]:
+    """Return the settings; the context keeps the job."""
+    context.meta[JOB], settings = _split_job(arguments or [])
     return settings
 
 
@@ -117,15 +117,16 @@ def launch(
     """
     from ..targets import LaunchRequest
 
-    folders, words, watch = config_dir or [], overrides or [], sys.stdout.isatty() if follow is None else follow
+    folders = config_dir or []
+    watch = sys.stdout.isatty() if follow is None else follow
     only = {"instance": instance, "nodes": nodes, "market": market}
     keep = seconds_of("--keep-on-failure", keep_on_failure)
     job = _prepared(
         LaunchRequest(
             job=context.meta[JOB],
-            overrides=words,
+            overrides=overrides or [],
             folders=folders,
-            compose=lambda overrides: compose_overrides(list(overrides), folders),
+            compose=lambda settings: compose_overrides(list(settings), folders),
             tell=show_finding,
             plan=plan,
             replan=replan,
@@ -150,8 +151,8 @@ def launch(
 def _prepared(request: LaunchRequest) -> ReadyJob:
     from ..targets import check_request, find_target
 
-    words = [word for word in request.overrides if word.startswith("cloud")]
-    target = find_target(request.compose(words).config.cloud.target)
+    cloud_settings = [setting for setting in request.overrides if setting.startswith("cloud")]
+    target = find_target(request.compose(cloud_settings).config.cloud.target)
     check_request(target, request)
     return target.prepare(request)
 
@@ -178,7 +179,7 @@ def _start(job: ReadyJob, yes: bool) -> None:
 
 
 def _follow(job: ReadyJob) -> int:
-    """Follow the run, and what comes before it; returns the exit code."""
+    """Follow the run, and what comes before it; return the exit code."""
     from ..targets import RunFollower
     from .console import reporter
 

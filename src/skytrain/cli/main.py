@@ -98,7 +98,7 @@ def options(
         typer.Option("--version", help="Print the version.", is_eager=True, callback=lambda value: _version(value)),
     ] = False,
 ) -> None:
-    """Options of every command."""
+    """Read the options of every command."""
 
 
 app.command()(quickstart.quickstart)

@@ -122,7 +122,7 @@ def merge(
     from ..pipelines.merge import HeldOutText, MergeRequest, merge as pipeline
     from .console import reporter
 
-    config, models, has_text = _read_words(sources or [], config_dir)
+    config, models, has_text = _read_arguments(sources or [], config_dir)
     request = MergeRequest(
         sources=models,
         method=method,
@@ -147,12 +147,13 @@ def merge(
     print(f"{merged.summary()}\n  try: skytrain evaluate --from {merged.run}, skytrain generate --from {merged.run}")
 
 
-def _read_words(words: list[str], config_dir: list[Path] | None) -> tuple[Config, tuple[str, ...], bool]:
-    """The configuration, the models, and whether the settings name data."""
+def _read_arguments(arguments: list[str], config_dir: list[Path] | None) -> tuple[Config, tuple[str, ...], bool]:
+    """Return the configuration, the models, and whether the overrides name data."""
     from ..merging import is_weights_only
     from ..models import read_hf_decoder
 
-    models, overrides = ([word for word in words if ("=" in word) == given] for given in (False, True))
+    models = [word for word in arguments if "=" not in word]
+    overrides = [word for word in arguments if "=" in word]
     # A folder brings the settings of its model and its tokenizer.
     start = models[0] if models and is_weights_only(models[0]) and not Path(models[0]).is_file() else None
     if start and not any(word.startswith("model=") for word in overrides):
@@ -164,7 +165,7 @@ def _read_words(words: list[str], config_dir: list[Path] | None) -> tuple[Config
 
 
 def _settings(method: str, **given: Any) -> dict[str, Any]:
-    """The settings that the method has."""
+    """Return the settings that apply to the method."""
     names = {
         "ema": ("decay",),
         "slerp": ("t",),

@@ -69,28 +69,28 @@ def merge_report(
         _check_page(out)
     given = overrides or []
 
-    def compose(words: list[str]) -> Composed:
-        return compose_overrides([*words, *given], config_dir)
+    def compose(overrides: list[str]) -> Composed:
+        return compose_overrides([*overrides, *given], config_dir)
 
     request = MergeReportRequest(run=run, domains=read_domains(domains), dense=dense, points=points, max_tokens=tokens)
     with reporter() as console:
-        found = report_merge(compose([*request.domains.settings]).config, request, compose, console)
+        comparison = report_merge(compose([*request.domains.settings]).config, request, compose, console)
     if out is not None:
-        out.write_text(merge_html(found), encoding="utf-8")
+        out.write_text(merge_html(comparison), encoding="utf-8")
     if as_json:
-        print(json.dumps(found.to_json()))
+        print(json.dumps(comparison.to_json()))
         return
-    print_table(merge_table(found))
-    if tasks := merge_tasks_table(found):
+    print_table(merge_table(comparison))
+    if tasks := merge_tasks_table(comparison):
         print()
         print_table(tasks)
-    print("\n".join(["", *found.verdicts]))
+    print("\n".join(["", *comparison.verdicts]))
     if out is not None:
         print(f"page: {out}")
 
 
 def _check_page(path: Path) -> None:
-    """Before the measurements, which may take hours."""
+    """Refuse a path that cannot be written, before the measurements, which may take hours."""
     from ..config import SkytrainError
 
     if path.is_dir() or not path.parent.is_dir():

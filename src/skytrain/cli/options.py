@@ -63,7 +63,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def seconds_of(option: str, value: str) -> float:
-    """The seconds of an option such as `--wait 10m`."""
+    """Return the seconds of an option such as `--wait 10m`."""
     from ..config import SkytrainError, parse_seconds
 
     try:
@@ -78,7 +78,7 @@ def seconds_of(option: str, value: str) -> float:
 def compose_overrides(
     overrides: list[str] | None, config_dirs: list[Path] | None = None, start: str | None = None
 ) -> Composed:
-    """Composes the configuration. Weights to start from (`model.weights`, or `start`) bring their model's settings."""
+    """Compose the configuration. Weights to start from (`model.weights`, or `start`) bring their model's settings."""
     from ..config import compose
     from ..models import adopt_model, check_model, is_pretrained
     from ..tokens import read_tokenizer_settings
@@ -96,16 +96,16 @@ def compose_overrides(
 
 
 def compose_cloud(overrides: list[str] | None, config_dirs: list[Path] | None = None) -> Composed:
-    """Composes the configuration of a command that works in AWS: cloud=aws where `skytrain cloud init` has written it."""
+    """Compose the configuration of an AWS command: cloud=aws is added if `skytrain cloud init` has written it."""
     from ..aws import CLOUD_FILE
     from ..config import compose
 
-    words = list(overrides or [])
+    settings = list(overrides or [])
     folders = config_dirs or []
     written = any((folder / CLOUD_FILE).is_file() for folder in [*folders, Path()])
-    if written and not any(word.startswith("cloud=") for word in words):
-        words.insert(0, "cloud=aws")
-    return compose(words, folders)
+    if written and not any(word.startswith("cloud=") for word in settings):
+        settings.insert(0, "cloud=aws")
+    return compose(settings, folders)
 
 
 def _tell(line: str) -> None:

@@ -20,7 +20,7 @@ LINE_SECONDS = 60.0  # between two lines of a run of which only the step has cha
 
 
 class LiveScreen:
-    """On a terminal: a table that is redrawn; notes stay above it."""
+    """The view on a terminal: a table that is redrawn, with notes above it."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -46,7 +46,7 @@ class LiveScreen:
 
 
 class PlainScreen:
-    """Elsewhere: one line when something happens, and one a minute while it trains."""
+    """The view without a terminal: one line for each event, and one a minute during training."""
 
     def __init__(self) -> None:
         self._shown: Any = None
@@ -71,7 +71,7 @@ class PlainScreen:
 
 
 class JsonScreen(PlainScreen):
-    """One JSON object a line."""
+    """The view for programs: one JSON object a line."""
 
     def show(self, view: RunView) -> None:
         print(json.dumps(dataclasses.asdict(view)), flush=True)
@@ -92,7 +92,7 @@ def follow_run(follower: RunFollower, *, as_json: bool = False, detached: str = 
 
 
 def follow_launch(follower: RunFollower, words: Sequence[str] = ()) -> int:
-    """Follow a run that was just launched; returns the exit code: that of the run, or 0 if the user has detached."""
+    """Follow a run that was just launched; return the exit code: that of the run, or 0 if the user has detached."""
     record = follower.record
     assert record is not None
     end = follow_run(follower, detached=f"detached: {_goes_on(record)}")

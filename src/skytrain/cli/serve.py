@@ -110,11 +110,11 @@ def serve(
     from .console import reporter
     from .options import compose_cloud, compose_overrides
 
-    words = arguments or []
-    sources = [word for word in words if "=" not in word]
+    given = arguments or []
+    sources = [word for word in given if "=" not in word]
     if len(sources) > 1:
         raise SkytrainError(f"give one model, not {len(sources)}: {', '.join(sources)}")
-    settings = [word for word in words if word not in sources]
+    settings = [word for word in given if word not in sources]
     if target == "local" and (hours is not None or market is not None):
         raise SkytrainError("--hours and --market are for rented machines\n  leave them out, or add --target ec2")
     if target == "ec2" and not any(word.startswith("cloud=") for word in settings):

@@ -16,7 +16,7 @@ from .options import ConfigDirs, Json, compose_overrides
 if TYPE_CHECKING:
     from ..config import Config
 
-Words = Annotated[
+Arguments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="RUN|KEY=VALUE",
@@ -38,7 +38,9 @@ Watch = Annotated[
 WATCH_SECONDS = 10.0
 
 
-def status(words: Words = None, watch: Watch = False, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
+def status(
+    arguments: Arguments = None, watch: Watch = False, config_dir: ConfigDirs = None, as_json: Json = False
+) -> None:
     """Show runs: step, loss, speed, dollars, time to go.
 
     Reads the store, so it works from any machine. With cloud=aws it also shows the account's machines: which run each
@@ -64,10 +66,10 @@ def status(words: Words = None, watch: Watch = False, config_dir: ConfigDirs = N
     from ..pipelines.status import overview, sweep_overview
     from ..targets import target_of
 
-    runs = [word for word in words or [] if "=" not in word]
+    runs = [word for word in arguments or [] if "=" not in word]
     if len(runs) > 1:
         raise SkytrainError(f"give one run, not {len(runs)}: {', '.join(runs)}\n  without a name, all runs are shown")
-    config = compose_overrides([word for word in words or [] if "=" in word], config_dir).config
+    config = compose_overrides([word for word in arguments or [] if "=" in word], config_dir).config
     run = runs[0] if runs else None
     if run and (served := target_of(config).served(config, run)):
         return print(json.dumps(dataclasses.asdict(served), indent=1) if as_json else served.text)
@@ -77,8 +79,8 @@ def status(words: Words = None, watch: Watch = False, config_dir: ConfigDirs = N
         raise typer.Exit(_follow(config, run, as_json))
     with ended_by_reader():
         while True:
-            found = overview(config, run)
-            text = found.to_json() if as_json else found.to_text()
+            shown = overview(config, run)
+            text = shown.to_json() if as_json else shown.to_text()
             if watch and sys.stdout.isatty():
                 print("\x1b[2J\x1b[H", end="")  # clears the screen
             print(text, flush=True)
@@ -88,7 +90,7 @@ def status(words: Words = None, watch: Watch = False, config_dir: ConfigDirs = N
 
 
 def _follow(config: Config, run: str, as_json: bool) -> int:
-    """Follow one run; returns its exit code, or 0 after Ctrl-C."""
+    """Follow one run; return its exit code, or 0 after Ctrl-C."""
     from ..pipelines.status import account_session
     from ..targets import RunFollower
     from .screen import follow_run

@@ -49,7 +49,8 @@ def stop(
     from ..tuning import find_sweep_status
     from .console import reporter
 
-    config, seconds = compose_overrides(overrides, config_dir).config, seconds_of("--wait", wait)
+    config = compose_overrides(overrides, config_dir).config
+    seconds = seconds_of("--wait", wait)
     target = target_of(config)
     sweep = None if target.served(config, run) else find_sweep_status(config, run)
     if sweep is not None:

@@ -19,7 +19,7 @@ app = typer.Typer(
 PLACE = "a folder, file:///... or s3://bucket/prefix"
 From = Annotated[str, typer.Argument(metavar="FROM", help=f"What to copy: {PLACE}.", show_default=False)]
 To = Annotated[str, typer.Argument(metavar="TO", help=f"Where to: {PLACE}.", show_default=False)]
-Words = Annotated[
+Arguments = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KEY=VALUE",
@@ -33,14 +33,14 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace objects at
 
 @app.callback()
 def store() -> None:
-    """Commands on stores."""
+    """Copy objects between stores."""
 
 
 @app.command()
 def copy(
     source: From,
     target: To,
-    overrides: Words = None,
+    overrides: Arguments = None,
     dry_run: DryRun = False,
     overwrite: Overwrite = False,
     config_dir: ConfigDirs = None,

@@ -11,7 +11,7 @@ import typer
 
 from .options import ConfigDirs, compose_overrides
 
-Words = Annotated[
+Arguments = Annotated[
     list[str],
     typer.Argument(
         metavar="RUN... [KEY=VALUE]",
@@ -26,7 +26,9 @@ Port = Annotated[
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where it listens; 0.0.0.0: everywhere.")]
 
 
-def tensorboard(words: Words, port: Port = None, host: Host = "127.0.0.1", config_dir: ConfigDirs = None) -> None:
+def tensorboard(
+    arguments: Arguments, port: Port = None, host: Host = "127.0.0.1", config_dir: ConfigDirs = None
+) -> None:
     """Show the curves of runs in TensorBoard.
 
     Copies the event files of the runs from the store, starts TensorBoard, and copies what is added while it runs. It
@@ -42,10 +44,10 @@ def tensorboard(words: Words, port: Port = None, host: Host = "127.0.0.1", confi
     from .console import reporter
 
     check_installed()
-    runs = list(dict.fromkeys(word for word in words if "=" not in word))
+    runs = list(dict.fromkeys(word for word in arguments if "=" not in word))
     if not runs:
         raise SkytrainError("give at least one run\n  `skytrain status` lists them")
-    config = compose_overrides([word for word in words if "=" in word], config_dir).config
+    config = compose_overrides([word for word in arguments if "=" in word], config_dir).config
     chosen = choose_port(host, port)
     with tempfile.TemporaryDirectory(prefix="skytrain-tensorboard-") as folder, reporter() as console:
         board = BoardFolder(config, runs, Path(folder))

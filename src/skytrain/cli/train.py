@@ -131,7 +131,7 @@ def train(
 
 
 def worker_options(config_dirs: list[Path], start: Start, allow_changes: bool) -> list[str]:
-    """The options of this command that its workers need."""
+    """Return the options of this command that its workers need."""
     options = [word for folder in config_dirs for word in ("--config-dir", str(folder))]
     if start.source is not None:
         options += ["--from", start.source]
@@ -147,7 +147,7 @@ def worker_options(config_dirs: list[Path], start: Start, allow_changes: bool) -
 
 
 def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
-    """Runs one worker. A deliberate stop exits with 0, because torchrun takes any other code for a crash."""
+    """Run one worker. A deliberate stop exits with 0, because torchrun takes any other code for a crash."""
     from ..config import check_job
     from ..jobs import Ranks, Supervision
     from .console import reporter
@@ -170,14 +170,14 @@ def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
 
 
 def check_installed() -> None:
-    """Raises MissingExtra. The supervisor itself loads no torch, and torchrun would only show a traceback."""
+    """Raise MissingExtra if torch or Lightning is not installed: torchrun would only show a traceback."""
     for package in ("torch", "lightning"):
         if find_spec(package) is None:
             raise MissingExtra(package, "train")
 
 
 def _back_off() -> None:
-    """Waits before a restart by torchrun. On one machine the supervisor restarts the job and does the waiting."""
+    """Wait before a restart by torchrun. On one machine the supervisor restarts the job and does the waiting."""
     from ..jobs import restart_wait_seconds
 
     if restarts := torchrun_restarts():

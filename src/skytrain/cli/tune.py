@@ -53,7 +53,7 @@ Examples:
 
 
 class TuneGroup(TyperGroup):
-    """`tune KEY=VALUE...` is the sweep itself; other words are commands about sweeps."""
+    """The group in which `tune KEY=VALUE...` is the sweep itself, and other words are commands about sweeps."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, self._with_default(args))
@@ -127,11 +127,11 @@ def _schedule_text(schedule: Schedule) -> str:
     return "\n".join(lines)
 
 
-def _answer_text(tuned: TunedSweep, words: list[str], usd_per_hour: float | None) -> str:
+def _answer_text(tuned: TunedSweep, overrides: list[str], usd_per_hour: float | None) -> str:
     from ..report import text_table, trial_rows
 
     decided = tuple(f"{word.partition('=')[0]}=" for word in tuned.final_words.split())
-    kept = [word for word in words if not word.startswith(("tune.", "tune=", "budget.usd=", "run=", *decided))]
+    kept = [word for word in overrides if not word.startswith(("tune.", "tune=", "budget.usd=", "run=", *decided))]
     start = f"--from SEED --at-step {tuned.from_step}" if tuned.from_step else ""
     quoted = [shlex.quote(word) for word in kept]
     parts = [
@@ -163,7 +163,7 @@ def _answer_text(tuned: TunedSweep, words: list[str], usd_per_hour: float | None
 
 
 def _final_budget(usd: float, usd_per_hour: float | None, rented: bool) -> str:
-    """What is reserved for the final run, rounded up, with the sweep's price: without one nothing is limited.
+    """Return the budget overrides of the final run: its reserve, rounded up, and the sweep's price.
 
     A rented machine's hours until now are the search's.
     """

@@ -20,7 +20,7 @@ from ..serving import Endpoint
 
 @dataclass(frozen=True)
 class LoadTest:
-    """What to measure."""
+    """The settings of a load test."""
 
     concurrencies: tuple[int, ...]
     requests: int
@@ -35,7 +35,7 @@ class LoadTest:
 
 @dataclass(frozen=True)
 class LoadResults:
-    """The sweep, and where it was written."""
+    """The results of a load test, and where they were written."""
 
     model: str
     url: str
@@ -95,7 +95,7 @@ def write_results(results: LoadResults, folder: Path) -> None:
 
 
 def instance_price(type_: str, region: str, market: Market) -> float:
-    """Dollars per hour of a machine by the catalogue: the cheapest zone."""
+    """Return the catalogue's dollars per hour of a machine, in the cheapest zone."""
     catalog = load_catalog()
     catalog.check_region(region)
     catalog.instance(type_)
@@ -106,48 +106,48 @@ def instance_price(type_: str, region: str, market: Market) -> float:
 
 
 def choose_prompts(test: LoadTest) -> list[str]:
-    """As many prompts as the largest number of requests, in an order that the seed decides."""
+    """Return as many prompts as the largest number of requests, in an order that the seed decides."""
     wanted = test.requests + max(test.concurrencies)
-    found = _file_prompts(test.prompts) if test.prompts else _text_prompts(test.prompt_words, wanted)
+    prompts = _file_prompts(test.prompts) if test.prompts else _text_prompts(test.prompt_words, wanted)
     order = random.Random(test.seed)
-    order.shuffle(found)
-    return [found[number % len(found)] for number in range(wanted)]
+    order.shuffle(prompts)
+    return [prompts[number % len(prompts)] for number in range(wanted)]
 
 
 def _file_prompts(path: Path) -> list[str]:
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        found = [str(json.loads(line)["prompt"]) if path.suffix == ".jsonl" else line for line in lines]
+        prompts = [str(json.loads(line)["prompt"]) if path.suffix == ".jsonl" else line for line in lines]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SkytrainError(
             f"{path}: prompts cannot be read: {error!r}\n  one a line, or JSON lines with `prompt`"
         ) from None
-    if not found:
+    if not prompts:
         raise SkytrainError(f"{path} has no prompts")
-    return found
+    return prompts
 
 
 def _text_prompts(words: int, wanted: int) -> list[str]:
-    """Pieces of the documentation that every Python has; no two begin alike."""
+    """Return pieces of Python's own documentation; no two begin alike."""
     from ..config import make
 
     source = make("skytrain.corpus.sources.python_docs.PythonDocs", {}, key="prompts")
-    found: list[str] = []
+    prompts: list[str] = []
     held: list[str] = []
     for document in source.documents():
         held += document.text.split()
         while len(held) >= words:
-            found.append(" ".join(held[:words]))
+            prompts.append(" ".join(held[:words]))
             held = held[words:]
-        if len(found) >= 4 * wanted:  # the seed chooses among them
+        if len(prompts) >= 4 * wanted:  # the seed chooses among them
             break
-    if not found:
+    if not prompts:
         raise SkytrainError(f"--prompt-words {words}: all of Python's documentation is shorter\n  --prompts FILE")
-    return found
+    return prompts
 
 
 def load_rows(results: LoadResults) -> list[tuple[str, ...]]:
-    """The table for people: times in milliseconds."""
+    """Return the table for people, with times in milliseconds."""
     head = (
         "AT ONCE",
         "REQ/S",
@@ -180,11 +180,11 @@ def _row(level: LoadLevel, usd_per_hour: float | None) -> tuple[str, ...]:
 
 
 def parse_concurrencies(text: str) -> tuple[int, ...]:
-    """`1,2,4` as numbers."""
+    """Return the numbers of a list such as `1,2,4`."""
     try:
-        found: Sequence[int] = [int(word) for word in text.split(",")]
+        numbers: Sequence[int] = [int(word) for word in text.split(",")]
     except ValueError:
-        found = []
-    if not found or min(found) < 1 or max(found) > 1024:
+        numbers = []
+    if not numbers or min(numbers) < 1 or max(numbers) > 1024:
         raise SkytrainError(f"--concurrency {text}: give numbers from 1 to 1024, such as 1,4,16")
-    return tuple(found)
+    return tuple(numbers)

@@ -18,7 +18,7 @@ Compose = Callable[[list[str]], Composed]
 
 @dataclass(frozen=True)
 class ExpertRun:
-    """One expert to train: `skytrain train WORDS --from SEED`."""
+    """An expert to train: `skytrain train OVERRIDES --from SEED`."""
 
     domain: str
     run: str
@@ -42,7 +42,7 @@ class BranchedExpert:
 def branch(
     domains: DomainsFile, compose: Compose, train_one: Callable[[ExpertRun], int], reporter: Reporter
 ) -> tuple[int, list[BranchedExpert]]:
-    """Trains the experts one after another; returns the exit code, and how far each is.
+    """Train the experts one after another; return the exit code and the progress of each.
 
     The same call again skips those that are done and resumes the first that is not. With a budget, what is left of it is
     divided equally among the experts that are not done.
@@ -82,7 +82,7 @@ def find_expert(store: Store, run: str) -> RunRecord | None:
 
 
 def is_done(domains: DomainsFile, record: RunRecord | None, config: Config) -> bool:
-    """Whether the expert is trained. Raises where the finished run of its name has another seed, data or settings."""
+    """Return whether the expert is trained. Raise if the finished run of its name has another seed, data or settings."""
     if record is None or record.finished_at is None:
         return False
     wanted = _start(domains).label
@@ -111,12 +111,12 @@ def _start(domains: DomainsFile) -> Start:
 
 
 def spent_usd(store: Store, run: str) -> float:
-    """Dollars that the run has cost; none where no price is known."""
+    """Return the dollars that the run has cost; 0 if no price is known."""
     return (run_status(store, run, 0).usd or 0.0) if store.exists(f"runs/{run}/run.json") else 0.0
 
 
 def _allowance(store: Store, domains: DomainsFile, domain: str, total_usd: float) -> float:
-    """What this expert may have spent when it stops: what it has, and its share of what is left."""
+    """Return the expert's spending limit: what it has spent, and its share of what is left."""
     runs = {name: domains.run_name(name) for name in domains.experts}
     spent = {name: spent_usd(store, run) for name, run in runs.items()}
     waiting = [

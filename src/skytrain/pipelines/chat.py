@@ -16,7 +16,7 @@ NO_CHAT = (404, 405, 501)  # of a server that has no conversations at all
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """How answers are generated."""
+    """The settings that decide how answers are generated."""
 
     max_tokens: int = 512
     temperature: float = 0.7
@@ -26,7 +26,7 @@ class ChatSettings:
 
 
 class ChatModel(Protocol):
-    """Continues a conversation, or a text where the model is a base model."""
+    """A model that continues a conversation, or a text if it is a base model."""
 
     label: str
     base_model: bool
@@ -56,7 +56,7 @@ class EndpointModel:
         self._find_template()
 
     def _find_template(self) -> None:
-        """A base model has no chat template: its server refuses a conversation, and says why."""
+        """Find out whether this is a base model: without a chat template its server refuses a conversation."""
         probe = {"model": self._name, "messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
         try:
             self._endpoint.post("/v1/chat/completions", probe)
@@ -119,7 +119,7 @@ class OwnModel:
 
 
 class Conversation:
-    """The turns so far. What a user stopped stays as far as it was shown; a failed turn leaves nothing."""
+    """The turns so far. A turn that the user stopped is kept as shown; a failed turn leaves nothing."""
 
     def __init__(self, model: ChatModel, system: str | None = None) -> None:
         self._model = model
@@ -130,14 +130,14 @@ class Conversation:
         self.messages: list[Message] = [{"role": "system", "content": self._system}] if self._system else []
         self.text = self._system or ""
 
-    def say(self, words: str) -> Iterator[str]:
-        """Yield the answer to the user's words; of a base model, how the text continues after them."""
+    def say(self, text: str) -> Iterator[str]:
+        """Yield the answer to the user's text; of a base model, how the text continues after them."""
         said: list[str] = []
         if self._model.base_model:
-            prompt = self.text + words
+            prompt = self.text + text
             pieces = self._model.continue_text(prompt)
         else:
-            messages = [*self.messages, {"role": "user", "content": words}]
+            messages = [*self.messages, {"role": "user", "content": text}]
             pieces = self._model.answer(messages)
         failed = False
         try:

@@ -33,7 +33,7 @@ Format = Literal["skytrain", "safetensors", "hf", "llm.c"]
 
 @dataclass(frozen=True)
 class Listed:
-    """One checkpoint. Where its marker cannot be read, `problem` says why, and only step and attempt are known."""
+    """A checkpoint in a list. If its marker cannot be read, `problem` says why; only step and attempt are known."""
 
     step: int
     attempt: int
@@ -44,7 +44,7 @@ class Listed:
 
 
 def list_checkpoints(config: Config, run: str | None) -> tuple[str, list[Listed]]:
-    """The run's name and its checkpoints, oldest first. Reads markers only."""
+    """Return the run's name and its checkpoints, oldest first. Only markers are read."""
     store = open_store(config.store)
     record = find_run(store, run)
     return record.name, [_listed(store, commit) for commit in committed(store, record.name)]
@@ -74,7 +74,7 @@ class Verified:
 
 
 def verify(config: Config, source: str | None, reporter: Reporter) -> list[Verified]:
-    """Compares every byte of RUN@STEP, or of all checkpoints of RUN, with its hash."""
+    """Compare every byte of RUN@STEP, or of all checkpoints of RUN, with its hash."""
     store = open_store(config.store)
     record, chosen = _choose(store, source)
     results = []
@@ -97,7 +97,7 @@ def prune_checkpoints(config: Config, run: str, keep: Keep, *, dry_run: bool) ->
 
 
 def convert(config: Config, source: str, to: Format, target: str | None, *, with_optimizer: bool) -> str:
-    """Writes RUN@STEP in another format; returns the path or URL of the result."""
+    """Write RUN@STEP in another format; return the path or URL of the result."""
     store = open_store(config.store)
     record, chosen = _choose(store, source)
     commit = chosen[-1]
@@ -115,7 +115,7 @@ def convert(config: Config, source: str, to: Format, target: str | None, *, with
 
 
 def _choose(store: Store, source: str | None) -> tuple[RunRecord, list[Commit]]:
-    """The run, and the checkpoint of the given step, or all checkpoints."""
+    """Return the run, and the checkpoint of the given step or all checkpoints."""
     name, _, step = (source or "").partition("@")
     record = find_run(store, name or None)
     chosen = choose_commit(store, record.name, step)

@@ -12,7 +12,7 @@ from ..storage import CopyJournal, CopyPlan, open_store, plan_copy, refuse_repla
 
 @dataclass(frozen=True)
 class CopyReport:
-    """What was copied, or would be."""
+    """The objects that were copied, or would be."""
 
     source: str
     target: str
@@ -65,7 +65,7 @@ def _report(plan: CopyPlan, *, dry_run: bool) -> CopyReport:
 
 
 def describe_copy(report: CopyReport) -> str:
-    """One line for people."""
+    """Return the report as one line for people."""
     moved = report.copied + report.replaced
     verb = "would copy" if report.dry_run else "copied"
     parts = [f"{verb} {moved} of {moved + report.kept} objects ({format_bytes(report.bytes)}) to {report.target}"]

@@ -26,7 +26,7 @@ BILLING_REGION = "us-east-1"  # Cost Explorer has one endpoint
 
 @dataclass(frozen=True)
 class MachineCost:
-    """What one machine cost during one attempt; without an attempt, while it waited or after the last one."""
+    """The cost of one machine during one attempt; without an attempt, while it waited or after the last one."""
 
     attempt: int | None
     machine: str
@@ -52,7 +52,7 @@ class JobCost:
 
 @dataclass(frozen=True)
 class Bill:
-    """What AWS itself says of the run, by service; `problem` if it does not."""
+    """AWS's own figures for the run, by service; `problem` says why there are none."""
 
     usd: float | None = None
     services: Mapping[str, float] | None = None
@@ -139,11 +139,11 @@ def job_costs(session: AwsSession, launches: Sequence[LaunchRecord]) -> Iterator
 
 
 def machine_costs(store: Store, run: str) -> list[MachineCost]:
-    """What each attempt added to each machine's count: every record has the counts of the whole run so far.
+    """Return what each attempt added to each machine's count. Every record has the counts of the whole run so far.
 
     What hosts have recorded beyond that comes last.
     """
-    found: list[MachineCost] = []
+    added: list[MachineCost] = []
     before: dict[str, Count] = {}
     attempts: list[tuple[int | None, dict[str, Any]]] = [*last_records(store, run, "spend").items()]
     for attempt, record in [*attempts, *((None, spend) for spend in HostSpends(store, run).read())]:
@@ -153,13 +153,13 @@ def machine_costs(store: Store, run: str) -> list[MachineCost]:
             seconds = now.seconds - (then.seconds if then else 0.0)
             usd = now.usd - (then.usd if then else 0.0)
             if seconds > 0 or usd > 0:
-                found.append(MachineCost(attempt, key, max(0.0, seconds), max(0.0, usd)))
+                added.append(MachineCost(attempt, key, max(0.0, seconds), max(0.0, usd)))
                 before[key] = now
-    return found
+    return added
 
 
 def bill_call(run: str, started_at: str, today: datetime | None = None) -> Call:
-    """The request to Cost Explorer. Its data lag by about a day, and the tag must be a cost allocation tag."""
+    """Return the request to Cost Explorer, whose data lag by about a day. The tag must be a cost allocation tag."""
     end = (today or datetime.now(UTC)).date() + timedelta(days=1)  # exclusive
     start = min(datetime.fromisoformat(started_at).date(), end - timedelta(days=1))
     return Call(

@@ -94,7 +94,7 @@ class DataListing:
 
 
 def list_data(config: Config) -> DataListing:
-    """Everything that is finished, sorted by name; what is being prepared is not listed."""
+    """List finished data sets and tokenizers by name; what is still being prepared is left out."""
     store = open_store(config.store)
     names = sorted({*store.folders("tokens"), *store.folders("corpora")})
     datasets = [entry for name in names for entry in _datasets(store, name)]
@@ -105,14 +105,14 @@ def _datasets(store: Store, dataset: str) -> list[DatasetEntry]:
     entries = []
     for version in sorted({*store.folders(f"tokens/{dataset}"), *store.folders(f"corpora/{dataset}")}):
         folders = [tokens_folder(dataset, version, each) for each in store.folders(f"tokens/{dataset}/{version}")]
-        found = [prepared for folder in folders if (prepared := open_prepared(store, folder))]
+        tokenized = [prepared for folder in folders if (prepared := open_prepared(store, folder))]
         try:
             corpus = open_corpus(store, dataset, version)
         except NotFound:
             corpus = None  # made from tokens, or not finished
         corpus_bytes = sum(part.bytes for part in corpus.parts) if corpus else 0
-        entries += [_dataset(dataset, version, prepared, corpus_bytes) for prepared in found]
-        if corpus and not found:
+        entries += [_dataset(dataset, version, prepared, corpus_bytes) for prepared in tokenized]
+        if corpus and not tokenized:
             entries.append(
                 DatasetEntry(
                     dataset=dataset,
@@ -155,7 +155,7 @@ def _tokenizers(store: Store, datasets: list[DatasetEntry]) -> list[TokenizerEnt
 
 @dataclass(frozen=True)
 class Inspection:
-    """What one split of prepared tokens contains."""
+    """The contents of one split of prepared tokens."""
 
     url: str
     manifest: Manifest
@@ -206,7 +206,7 @@ class Inspection:
 def inspect(
     config: Config, folder: str | None, split: str, samples: int, check: bool, reporter: Reporter
 ) -> Inspection:
-    """`folder` names prepared tokens in the store (tokens/...); without one, those of the configuration."""
+    """Inspect prepared tokens: those in `folder` of the store (tokens/...), or those of the configuration."""
     store = open_store(config.store)
     prepared = (
         open_prepared(store, folder.strip("/")) if folder else find_prepared(store, config.data, config.tokenizer)
@@ -246,7 +246,7 @@ def inspect(
 
 
 def sample_conversations(config: Config, count: int) -> list[Sample]:
-    """Conversations of the training split as the model sees them; other data has none."""
+    """Return conversations of the training split as the model sees them. Raise for data without a loss mask."""
     store = open_store(config.store)
     prepared = find_prepared(store, config.data, config.tokenizer)
     if not prepared.train.masked:
@@ -259,14 +259,14 @@ def sample_conversations(config: Config, count: int) -> list[Sample]:
 
 
 def marked(sample: Sample, colour: bool) -> str:
-    """A sample with its trained part marked: green in a terminal, in brackets elsewhere."""
+    """Return a sample's text with its trained part marked: green in a terminal, in brackets elsewhere."""
     before, after = ("\x1b[32m", "\x1b[0m") if colour else ("[[", "]]")
     assert sample.runs is not None
     return "".join(f"{before}{text}{after}" if trained else text for trained, text in sample.runs)
 
 
 def describe_corpus(config: Config) -> str:
-    """The table of stages and rules, then examples of what each rule removed and near-duplicates side by side."""
+    """Return the stages and rules of a corpus, examples of what each rule removed, and pairs of near-duplicates."""
     store = open_store(config.store)
     corpus = find_corpus(store, config.data)
     report = json.loads(store.read(f"{corpus.folder}/report.json"))
@@ -297,7 +297,7 @@ def describe_corpus(config: Config) -> str:
 
 
 def convert(config: Config, format: str, folder: Path, overwrite: bool = False) -> list[Path]:
-    """Writes both splits in the format of another project; returns the files.
+    """Write both splits in the format of another project; return the files.
 
     Existing ones are replaced only with `overwrite`.
     """
@@ -321,7 +321,7 @@ def convert(config: Config, format: str, folder: Path, overwrite: bool = False) 
 
 
 def _clear(folder: Path, overwrite: bool) -> None:
-    """Removes files of an earlier conversion: one that is left over would be read as part of the new one."""
+    """Remove files of an earlier conversion: any left over would be read as part of the new one."""
     there = sorted(path for pattern in CONVERTED for path in folder.glob(pattern) if path.suffix in CONVERTED_ENDINGS)
     if there and not overwrite:
         raise SkytrainError(
@@ -336,7 +336,7 @@ def _clear(folder: Path, overwrite: bool) -> None:
 def export_kept(
     config: Config, name: str | None, out: str, compression: Compression, overwrite: bool, reporter: Reporter
 ) -> Iterator[str]:
-    """Yields the URL of each file that is written: of the corpus `name`, or the one that `config.data` describes."""
+    """Export the kept documents of corpus `name`, or of the one that `config.data` describes; yield each file's URL."""
     store = open_store(config.store).patient(config.store.patience)
     corpus = find_corpus_by_name(store, name) if name else find_corpus(store, config.data)
     target = open_store(out).patient(config.store.patience)

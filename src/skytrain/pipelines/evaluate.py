@@ -35,7 +35,7 @@ EVERY_CHECKPOINT = "@all"
 
 @dataclass(frozen=True)
 class LossRequest:
-    """Which model to evaluate, and on which text."""
+    """The model to evaluate, and the text to evaluate it on."""
 
     source: str | None = None  # a run, RUN@STEP or an exported folder; None: the newest run
     split: str = "validation"
@@ -44,7 +44,7 @@ class LossRequest:
 
 
 def evaluate(config: Config, request: LossRequest, reporter: Reporter) -> tuple[str, LossReport]:
-    """The model's label and its loss on a split."""
+    """Return the model's label and its loss on a split."""
     if request.split not in get_args(Split):
         raise SkytrainError(f"--split {request.split}: must be train or validation")
     limit = token_limit(request.max_tokens)
@@ -58,7 +58,7 @@ def evaluate(config: Config, request: LossRequest, reporter: Reporter) -> tuple[
 
 @dataclass(frozen=True)
 class EvaluatedModel:
-    """What decides the text that a model is evaluated on."""
+    """The facts that decide which text a model is evaluated on."""
 
     tokenizer: Tokenizer
     window: int
@@ -67,7 +67,7 @@ class EvaluatedModel:
 
 
 def open_held_out(config: Config, store: Store, model: EvaluatedModel, split: Split, limit: int | None) -> HeldOut:
-    """A run is evaluated on its own data; a model without a run, on the configured data."""
+    """Open the data that the model's run was trained on; the configured data for a model without a run."""
     tokenizer = model.tokenizer
     run = model.run
     if run is None:
@@ -120,7 +120,7 @@ def token_limit(text: str | None) -> int | None:
 
 @dataclass(frozen=True)
 class TasksRequest:
-    """Which models to evaluate: runs, RUN@STEP, RUN@all, folders; none: the newest run."""
+    """The models to evaluate: runs, RUN@STEP, RUN@all or folders; none means the newest run."""
 
     sources: tuple[str, ...] = ()
     precision: str | None = None
@@ -128,8 +128,9 @@ class TasksRequest:
 
 
 def evaluate_tasks(config: Config, request: TasksRequest, reporter: Reporter) -> Iterator[ModelResults]:
-    """Yields the results of one model after another. Tasks and sources are checked before the first is loaded."""
-    store, tasks = open_store(config.store), find_tasks(config.evaluation)
+    """Yield the results of one model after another. Tasks and sources are checked before any model is loaded."""
+    store = open_store(config.store)
+    tasks = find_tasks(config.evaluation)
     if not tasks:
         raise SkytrainError("no task is named\n  add tasks=[hellaswag]")
     sources = [each for source in request.sources or (None,) for each in _expand(store, source)]
@@ -144,7 +145,7 @@ def evaluate_tasks(config: Config, request: TasksRequest, reporter: Reporter) ->
 
 
 def _expand(store: Store, source: str | None) -> list[str | None]:
-    """RUN@all as all checkpoints of the run."""
+    """Return every checkpoint of the run for RUN@all; otherwise the source itself."""
     if source is None or not source.endswith(EVERY_CHECKPOINT):
         return [source]
     run = find_run(store, source.removesuffix(EVERY_CHECKPOINT)).name
@@ -173,7 +174,7 @@ def _evaluate(config: Config, placed: PlacedModel, tasks: Sequence[NamedTask], r
 def evaluate_harness(
     config: Config, source: str | None, precision: str | None, tasks: Sequence[str], reporter: Reporter
 ) -> tuple[str, dict[str, Any]]:
-    """The model's label, and what lm-evaluation-harness found with its own tasks."""
+    """Return the model's label and the results of lm-evaluation-harness on its own tasks."""
     try:
         from ..evaluation import HarnessRequest, run_harness
     except ImportError as error:
@@ -183,7 +184,7 @@ def evaluate_harness(
     placed = place_model(config, open_store(config.store), source, precision)
     request = HarnessRequest(tuple(tasks), config.evaluation.limit, config.evaluation.folder)
     try:
-        found = run_harness(
+        measured = run_harness(
             placed.model, placed.tokenizer, request, lambda done, total: reporter.progress("harness", done, total)
         )
     except (KeyError, ValueError, OSError) as error:  # its way to say that a task or its data cannot be found
@@ -192,11 +193,11 @@ def evaluate_harness(
             f"lm-evaluation-harness: {type(error).__name__}: {problem}\n"
             "  `lm_eval ls tasks` lists its tasks; their data comes from the Hugging Face hub, or a YAML in evaluation.folder"
         ) from error
-    return placed.label, found
+    return placed.label, measured
 
 
 def compare_models(first: ModelResults, second: ModelResults) -> list[PairedDifference]:
-    """The second model against the first, on each task's items."""
+    """Compare the second model with the first on each task's items."""
     return [
         difference for one, two in zip(first.results, second.results, strict=True) for difference in compare(one, two)
     ]

@@ -20,7 +20,7 @@ from ..tokens import find_manifest
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What to export, and where to."""
+    """The model to export, and its destination."""
 
     source: str | None = None  # a run, RUN@STEP or a folder; None: the newest run
     out: Path | None = None  # None: only for the hub, a folder that is removed after the upload
@@ -31,7 +31,7 @@ class ExportRequest:
 
 
 def export(config: Config, request: ExportRequest, reporter: Reporter | None = None) -> str:
-    """Writes the model, and pushes it where the request says so; returns a line that says what went where."""
+    """Write the model, and push it if the request says so; return a line that says what went where."""
     reporter = reporter or Silent()
     if request.to == "hub":
         return _push(config, request, reporter)
@@ -46,7 +46,7 @@ def export(config: Config, request: ExportRequest, reporter: Reporter | None = N
 
 
 def _push(config: Config, request: ExportRequest, reporter: Reporter) -> str:
-    """Exports to a folder, unless an earlier push has done so, and uploads it."""
+    """Export to a folder, unless an earlier push has done so, and upload it."""
     assert request.repository is not None
     check_hub_name(request.repository)
     kept = request.out is not None
@@ -81,8 +81,8 @@ def _upload_folder(store: Store, request: ExportRequest) -> Path:
     else:
         record, step = choose_checkpoint(store, request.source)
         label = f"{record.name}-{step}"
-    words = (request.repository or "", label, request.dtype or "bf16")
-    return Path("--".join(re.sub(r"[^\w.-]+", "--", word).strip("-.") for word in words) + ".upload")
+    parts = (request.repository or "", label, request.dtype or "bf16")
+    return Path("--".join(re.sub(r"[^\w.-]+", "--", word).strip("-.") for word in parts) + ".upload")
 
 
 def _how(store: Store, loaded: LoadedModel, dtype: Dtype) -> HFExport:
@@ -92,7 +92,7 @@ def _how(store: Store, loaded: LoadedModel, dtype: Dtype) -> HFExport:
 
 
 def merged_export(store: Store, run: str, dtype: Dtype) -> HFExport:
-    """How a merged model is written: the folder says what it was made of."""
+    """Return how a merged model is written: the folder says what it was made of."""
     made = read_provenance(store, run)
     if made is None:
         raise SkytrainError(f"{store.url(provenance_key(run))} is missing: how {run} was merged is not known")
@@ -100,7 +100,7 @@ def merged_export(store: Store, run: str, dtype: Dtype) -> HFExport:
 
 
 def _training_facts(store: Store, loaded: LoadedModel) -> TrainingFacts | None:
-    """What the run's record, metrics and manifests say, at the exported step."""
+    """Return what the run's record, metrics and manifests say about the exported step."""
     run = loaded.run
     if run is None:
         return None
@@ -133,7 +133,7 @@ def _training_facts(store: Store, loaded: LoadedModel) -> TrainingFacts | None:
 
 
 def _weights(model: dict[str, Any]) -> str | None:
-    """The pretrained weights that the model's settings name."""
+    """Return the pretrained weights that the model's settings name."""
     if model["family"] == "hf":
         return model["name"] if model["weights"] == "pretrained" else None
     return model.get("weights")

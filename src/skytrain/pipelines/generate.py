@@ -18,7 +18,7 @@ def generate(
     max_tokens: int,
     precision: str | None = None,
 ) -> Iterator[str]:
-    """Yields the text after the prompt.
+    """Return the text after the prompt, piece by piece as it is generated.
 
     The model is loaded before this returns, so that errors come before any text.
     """

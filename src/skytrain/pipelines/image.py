@@ -45,7 +45,7 @@ class ImageSource:
 
 
 def find_source(context: Path) -> ImageSource:
-    """Return the checkout in `context`; raises SkytrainError where it is none, or has changes that are not committed."""
+    """Return the checkout in `context`; raise SkytrainError if it is not one, or has uncommitted changes."""
     if not (context / DOCKERFILE).is_file():
         raise SkytrainError(f"{context} has no {DOCKERFILE}\n  give Skytrain's checkout: --context DIR")
     revision = _git(context, "rev-parse", "HEAD").strip()
@@ -60,7 +60,7 @@ def find_source(context: Path) -> ImageSource:
 
 
 def build(source: ImageSource, base: str, repository: str = LOCAL) -> tuple[str, str]:
-    """Build the image; returns its name and its base by digest."""
+    """Build the image; return its name and its base by digest."""
     check_docker()
     resolved = resolve_image(base)
     name = f"{repository}:{source.tag(resolved)}"
@@ -116,9 +116,9 @@ def _check_account(session: AwsSession, repository: ImageRepository) -> None:
         )
 
 
-def _git(context: Path, *words: str) -> str:
+def _git(context: Path, *arguments: str) -> str:
     try:
-        done = subprocess.run(["git", "-C", str(context), *words], capture_output=True, text=True, check=False)
+        done = subprocess.run(["git", "-C", str(context), *arguments], capture_output=True, text=True, check=False)
     except FileNotFoundError:
         raise SkytrainError(
             "git is not installed here\n  the image is named after the commit that it is made of"

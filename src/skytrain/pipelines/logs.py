@@ -22,14 +22,14 @@ FOLLOWED_LINES = 10_000  # that are asked for again and again; a job writes few 
 
 
 def has_log(config: Config, run: str) -> bool:
-    """Whether the newest attempt of the run, or its job without attempts, has written a log to the store."""
+    """Return whether the newest attempt of the run, or its job without attempts, has written a log to the store."""
     store = open_store(config.store)
     newest = attempt_numbers(store, run)[-1:]
     return any(store.list(f"{attempt_key(run, one)}/logs") for one in newest) or bool(store.list(job_log_key(run)))
 
 
 class EarlyLog:
-    """What the jobs of a run write before the run has a log in the store."""
+    """The output of a run's jobs before the run has a log in the store."""
 
     def __init__(self, target: LaunchTarget, config: Config, run: str) -> None:
         self._target = target
@@ -40,25 +40,25 @@ class EarlyLog:
     def lines(
         self, last: int | None, *, follow: bool = False, wait: Callable[[float], None] = time.sleep
     ) -> Iterator[str]:
-        """The last lines; with `follow` also new ones, until the run has a log of its own or its job has ended."""
+        """Yield the last lines; with `follow` also new ones, until the run has its own log or its job has ended."""
         shown = Counter[str]()
         first = True
         while True:
-            found = self._target.job_log(self._config, self._run, FOLLOWED_LINES if follow else last)
-            if found is None:
+            log = self._target.job_log(self._config, self._run, FOLLOWED_LINES if follow else last)
+            if log is None:
                 return
             self.found = True
             # The lines of several machines come mixed, and late: new is what was not there so often before.
             counts = Counter[str]()
             new = []
-            for line in found.lines:
+            for line in log.lines:
                 counts[line] += 1
                 if counts[line] > shown[line]:
                     new.append(line)
             shown |= counts
             yield from new[-last:] if first and follow and last else new
             first = False
-            if not follow or found.ended or has_log(self._config, self._run):
+            if not follow or log.ended or has_log(self._config, self._run):
                 return
             wait(EARLY_POLL_SECONDS)
 
@@ -72,7 +72,7 @@ def logs(
     follow: bool = False,
     wait: Callable[[float], None] = time.sleep,
 ) -> Iterator[LogLine]:
-    """The last entries; with `follow` also new ones, until the attempt has ended and all of its log was read."""
+    """Yield the last entries; with `follow` also new ones, until the attempt has ended and its whole log was read."""
     store = open_store(config.store)
     if kept := _job_logs(store, run):
         yield from kept[-last:] if last else kept
@@ -89,9 +89,9 @@ def logs(
 
 
 def _job_logs(store: Store, run: str) -> list[LogLine]:
-    """What `launch prepare` printed, of all machines that it had."""
+    """Yield what `launch prepare` printed, on all machines that it had."""
     lines = []
-    for stat in sorted(store.list(job_log_key(run)), key=lambda found: found.key):
+    for stat in sorted(store.list(job_log_key(run)), key=lambda stat: stat.key):
         number = int(stat.key.rpartition("/")[2].removesuffix(".log"))
         written = datetime.fromtimestamp(stat.modified, UTC).isoformat(timespec="seconds")
         text = store.read(stat.key).decode(errors="replace")
@@ -104,6 +104,6 @@ def _has_ended(store: Store, run: str, attempt: int) -> bool:
 
 
 def log_text(line: LogLine, *, with_rank: bool) -> str:
-    """An entry for people; further lines of its text are indented to the first."""
+    """Return an entry for people; further lines of its text are indented like the first."""
     start = f"{line.at}  " + (f"[rank {line.rank}] " if with_rank else "")
     return start + line.text.replace("\n", "\n" + " " * len(start))

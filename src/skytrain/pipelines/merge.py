@@ -48,7 +48,7 @@ SAMPLE_WINDOWS = 100  # of a posterior
 
 @dataclass(frozen=True)
 class HeldOutText:
-    """Which text decides: of the configured data, or of the first run's own."""
+    """The text that decides weights: that of the configured data, or of the first run's data."""
 
     configured: bool = False
     max_tokens: str | None = None  # as 100K; None: the whole validation split, or 100 windows for a posterior
@@ -56,7 +56,7 @@ class HeldOutText:
 
 @dataclass(frozen=True)
 class MergeRequest:
-    """Which models to merge, and how."""
+    """The models to merge, and the method."""
 
     sources: tuple[str, ...]  # RUN, RUN@STEP, folders, llm.c files
     method: str = "average"
@@ -74,7 +74,7 @@ class MergeRequest:
 
 @dataclass(frozen=True)
 class MergedRun:
-    """What a merge has made."""
+    """The result of a merge."""
 
     run: str
     step: int
@@ -92,16 +92,16 @@ class MergedRun:
 
 
 def merge(config: Config, request: MergeRequest, reporter: Reporter) -> MergedRun:
-    """Merges models of one architecture, tokenizer and ancestor. The same merge again finds what it has made."""
+    """Merge models of one architecture, tokenizer and ancestor. Repeating a merge finds its earlier result."""
     _check_out(request)
     store = open_store(config.store)
     inputs = open_inputs(config, store, _expand(store, request))
     check_inputs(inputs)
     ancestor = _check_ancestor(store, inputs, request, reporter)
     base = _open_base(config, store, inputs, request, ancestor)
-    found = choose_weights(config, store, inputs, request, reporter)
-    plan = MergePlan(inputs, choose_method(request, found.weights), base)
-    made = _provenance(plan, request, ancestor, found)
+    chosen = choose_weights(config, store, inputs, request, reporter)
+    plan = MergePlan(inputs, choose_method(request, chosen.weights), base)
+    made = _provenance(plan, request, ancestor, chosen)
     name = config.run or f"merge-{request.method}-{made.identity[:8]}"
     exported = _is_exported(request, made)
     existed = is_written(store, name, made)
@@ -118,7 +118,7 @@ def merge(config: Config, request: MergeRequest, reporter: Reporter) -> MergedRu
 
 
 def _check_out(request: MergeRequest) -> None:
-    """Before the merge, so that no run is left behind where its export is refused."""
+    """Refuse a wrong --out before the merge, so that no run without its export is left behind."""
     if request.out is None:
         return
     if request.method == "ensemble":
@@ -128,7 +128,7 @@ def _check_out(request: MergeRequest) -> None:
 
 
 def _is_exported(request: MergeRequest, made: Provenance) -> bool:
-    """Whether --out holds the weights of this very merge. Raises where it holds others, or is damaged."""
+    """Return whether --out holds the weights of this merge. Raise if it holds others or is damaged."""
     if request.out is None or (there := read_folder_provenance(request.out)) is None:
         return False
     written = read_dtype(request.out)
@@ -143,7 +143,7 @@ def _is_exported(request: MergeRequest, made: Provenance) -> bool:
 def choose_weights(
     config: Config, store: Store, inputs: Sequence[MergeInput], request: MergeRequest, reporter: Reporter
 ) -> FoundWeights:
-    """The given weights, or those that the method finds, or equal ones."""
+    """Return the given weights, those that the method finds, or equal ones."""
     count = len(inputs)
     method = request.method
     labels = [each.label for each in inputs]
@@ -196,7 +196,7 @@ class SoupTaster:
 
 
 def greedy_weights(taster: SoupTaster, held_out: HeldOut, labels: Sequence[str], reporter: Reporter) -> FoundWeights:
-    """A greedy soup by the loss on held-out text."""
+    """Return the weights of a greedy soup by the loss on held-out text."""
     measured = 0
 
     def loss_of(weights: tuple[float, ...]) -> float:
@@ -210,14 +210,14 @@ def greedy_weights(taster: SoupTaster, held_out: HeldOut, labels: Sequence[str],
 
 
 def sample_posterior(taster: SoupTaster, held_out: HeldOut, labels: Sequence[str], reporter: Reporter) -> FoundWeights:
-    """The domain posterior on the first windows of held-out text."""
+    """Return the domain posterior on the first windows of held-out text."""
     rows = list(sample_windows(held_out))
-    found = []
+    likelihoods = []
     for number in range(len(labels)):
         alone = tuple(float(each == number) for each in range(len(labels)))
-        found.append(window_log_likelihoods(taster.average(alone), rows))
+        likelihoods.append(window_log_likelihoods(taster.average(alone), rows))
         reporter.progress("posterior", number + 1, len(labels), labels[number])
-    return posterior_weights(labels, torch.stack(found))
+    return posterior_weights(labels, torch.stack(likelihoods))
 
 
 def sample_windows(held_out: HeldOut) -> Iterator[Batch]:
@@ -228,7 +228,7 @@ def sample_windows(held_out: HeldOut) -> Iterator[Batch]:
 
 
 def choose_method(request: MergeRequest, weights: tuple[float, ...]) -> MergeMethod:
-    """The method of each tensor, with its settings."""
+    """Return the method that merges each tensor, with its settings."""
     if request.method in ("greedy", "posterior", "ema", "ensemble"):
         return MergeMethod("average", weights)
     settings = {name: value for name, value in request.settings.items() if name not in ("t", "decay")}
@@ -246,7 +246,7 @@ def _write(store: Store, record: RunRecord, plan: MergePlan, made: Provenance, r
 
 
 def _expand(store: Store, request: MergeRequest) -> list[str]:
-    """With `last`, the last checkpoints of the one run."""
+    """Return the models to merge; with `last`, the last checkpoints of the one run."""
     if request.last is None:
         if len(request.sources) < 2:
             raise SkytrainError("a merge needs two models or more\n  or one run and --last N: its last N checkpoints")
@@ -294,7 +294,7 @@ def _open_base(
     return base
 
 
-def _provenance(plan: MergePlan, request: MergeRequest, ancestor: str | None, found: FoundWeights) -> Provenance:
+def _provenance(plan: MergePlan, request: MergeRequest, ancestor: str | None, chosen: FoundWeights) -> Provenance:
     method = plan.method
     settings: dict[str, Any] = {"density": method.density, "scale": method.scale} if method.needs_base else {}
     if method.name.startswith("dare"):
@@ -311,13 +311,13 @@ def _provenance(plan: MergePlan, request: MergeRequest, ancestor: str | None, fo
         settings=settings,
         base=MergedFrom(plan.base.label, plan.base.sha256, 1.0) if plan.base else None,
         ancestor=ancestor,
-        notes=[*forced, *found.notes],
+        notes=[*forced, *chosen.notes],
         command=list(request.command),
     )
 
 
 def _record(config: Config, store: Store, name: str, inputs: Sequence[MergeInput]) -> RunRecord:
-    """The record of the merged model: that of the first run among its parts, or of the configuration."""
+    """Return the merged model's record, after the first run among its inputs or after the configuration."""
     labels = [each.label for each in inputs]
     step = max(each.step for each in inputs)
     runs = [each.run for each in inputs if each.run is not None]

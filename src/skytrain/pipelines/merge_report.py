@@ -43,7 +43,7 @@ Compose = Callable[[list[str]], Composed]
 
 @dataclass(frozen=True)
 class MergeReportRequest:
-    """Which merge to report on, and what to compare it with."""
+    """The merge to report on, and what to compare it with."""
 
     run: str
     domains: DomainsFile
@@ -53,7 +53,7 @@ class MergeReportRequest:
 
 
 def report_merge(config: Config, request: MergeReportRequest, compose: Compose, reporter: Reporter) -> MergeReport:
-    """Measures all models on the validation split of each domain, and keeps the report beside the merged run."""
+    """Measure all models on the validation split of each domain; keep the report in the merged run's folder."""
     store = open_store(config.store)
     made = read_provenance(store, find_run(store, request.run).name)
     if made is None:
@@ -77,7 +77,7 @@ def report_merge(config: Config, request: MergeReportRequest, compose: Compose, 
 
 @dataclass(frozen=True)
 class _Measure:
-    """Measures one model after another on the same texts and tasks."""
+    """The texts and tasks on which one model after another is measured."""
 
     config: Config
     store: Store
@@ -85,11 +85,11 @@ class _Measure:
     reporter: Reporter
 
     def losses(self, model: Scorer, label: str) -> dict[str, float]:
-        found = {}
+        losses = {}
         for number, (domain, text) in enumerate(self.texts.items()):
-            found[domain] = evaluate_loss(model, text).loss
-            self.reporter.progress(label, number + 1, len(self.texts), f"{domain} {found[domain]:.4f}")
-        return found
+            losses[domain] = evaluate_loss(model, text).loss
+            self.reporter.progress(label, number + 1, len(self.texts), f"{domain} {losses[domain]:.4f}")
+        return losses
 
     def place(self, source: str) -> tuple[WholeModel | EnsembleModel, Tokenizer]:
         placed = place_model(self.config, self.store, source)
@@ -107,10 +107,10 @@ class _Measure:
 
     def tasks(self, model: Scorer, tokenizer: Tokenizer) -> dict[str, TaskScore]:
         sources = TaskSources(self.store, self.reporter.note)
-        found: dict[str, TaskScore] = {}
+        scores: dict[str, TaskScore] = {}
         for task in find_tasks(self.config.evaluation):
-            found |= _score(task, tokenizer, sources, model, self.config.evaluation.limit)
-        return found
+            scores |= _score(task, tokenizer, sources, model, self.config.evaluation.limit)
+        return scores
 
     def _usd(self, source: str) -> float | None:
         run = source.partition("@")[0]
@@ -135,7 +135,7 @@ def _score(
 
 
 def _open_texts(request: MergeReportRequest, compose: Compose, store: Store, first: MergeInput) -> dict[str, HeldOut]:
-    """The validation split of each domain's data."""
+    """Open the validation split of each domain's data."""
     limit = token_limit(request.max_tokens)
     texts = {}
     for domain in request.domains.experts:
@@ -146,7 +146,7 @@ def _open_texts(request: MergeReportRequest, compose: Compose, store: Store, fir
 
 
 def _rows(measure: _Measure, request: MergeReportRequest, made: Provenance) -> Iterator[ModelRow]:
-    """The seed, the experts, the merged model, the ensemble of the experts, and the dense run."""
+    """Yield rows for the seed, the experts, the merged model, the ensemble of the experts and the dense run."""
     seed = made.base.source if made.base else made.ancestor
     if seed is not None:
         yield measure.row("seed", seed)
@@ -164,7 +164,7 @@ def _rows(measure: _Measure, request: MergeReportRequest, made: Provenance) -> I
 
 
 def _path(measure: _Measure, config: Config, inputs: list[MergeInput], points: int) -> Iterator[PathPoint]:
-    """Losses on the straight line between the first two experts."""
+    """Return the losses on the straight line between the first two experts."""
     if points < 2 or len(inputs) < 2:
         return
     taster = SoupTaster(config, inputs[:2])

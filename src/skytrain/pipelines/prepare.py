@@ -77,7 +77,7 @@ BYTE_VOCABULARY = 257  # tokens of a byte-level BPE without merges: the bytes an
 
 @dataclass(frozen=True)
 class Preparation:
-    """What every step of `prepare` works with."""
+    """The state that every step of `prepare` works with."""
 
     config: Config
     store: Store
@@ -92,7 +92,7 @@ class Preparation:
 
 
 def prepare(config: Config, reporter: Reporter) -> Prepared:
-    """Makes the corpus, the tokenizer and the shards with their manifest.
+    """Make the corpus, the tokenizer and the shards with their manifest.
 
     What an earlier call has finished is used again.
     """
@@ -130,7 +130,7 @@ def _start(config: Config, reporter: Reporter) -> Preparation:
 
 
 def outline(config: Config) -> list[tuple[str, str]]:
-    """What `prepare` would do: stages, expected sizes, and where it would write.
+    """Return what `prepare` would do: stages, expected sizes, and where it would write.
 
     Lists the source's files, writes nothing.
     """
@@ -221,7 +221,7 @@ def _make_corpus(work: Preparation) -> CorpusManifest:
 
 
 def _given_tokenizer(work: Preparation) -> Tokenizer | None:
-    """The tokenizer, unless it is one that learns from the corpus."""
+    """Return the tokenizer, unless it learns from the corpus."""
     if isinstance(work.config.tokenizer, BPETokenizerConfig):
         return None
     tokenizer = open_tokenizer(work.config.tokenizer, work.store)
@@ -249,7 +249,7 @@ def _train_tokenizer(work: Preparation, corpus: CorpusManifest | None) -> Tokeni
 
 
 def _sample(store: Store, corpus: CorpusManifest, sample_bytes: int) -> Iterator[str]:
-    """Texts from every part, so that a tokenizer sees the whole corpus and not only its start."""
+    """Yield texts from every part, so that a tokenizer sees the whole corpus and not only its start."""
     share = sample_bytes / max(sample_bytes, corpus.text_bytes)
     for part in corpus.parts:
         left = share * part.text_bytes
@@ -303,7 +303,7 @@ def _write_splits(work: Preparation, folder: str, tokenizer: Tokenizer, corpus: 
 def _fill(
     work: Preparation, splits: SplitWriters, parts: Iterator[TokenizedSlice], corpus: CorpusManifest | None
 ) -> None:
-    """Adds tokenized documents to their splits until the source ends or the target is reached."""
+    """Add tokenized documents to their splits until the source ends or the target is reached."""
     data = work.data
     train = splits.writers["train"]
     reported = time.monotonic()
@@ -341,7 +341,7 @@ def _synthetic(source: Any, tokenizer: Tokenizer) -> Iterator[TokenizedSlice]:
 
 
 def _document_ids(work: Preparation, corpus: CorpusManifest | None, documents: int) -> Iterator[str]:
-    """The ids that decide which split each document is in, in the order of the documents."""
+    """Return, in order, the ids that decide which split each document is in."""
     if isinstance(work.source, ChatFiles):
         return (row.id for row in work.source.chats())
     if corpus is None:
@@ -386,7 +386,7 @@ class SplitWriters:
         return min(state["next"][0] for state in self.state.values())
 
     def wanted(self, part: int, number: int, document_id: str) -> bool:
-        """Whether a document is still to be written; the other split's shards may be far ahead."""
+        """Return whether a document is still to be written; the other split's shards may be far ahead."""
         return [part, number] >= self.state[split_of(document_id, self.validation_fraction)]["next"]
 
     def add(
@@ -422,7 +422,7 @@ def fill_on_spark(jobs: SparkJobs, splits: SplitWriters, data: DataConfig, token
 
 
 def no_validation(data: DataConfig, source: Any, documents: int, document_ids: Iterable[str]) -> str:
-    """Why there is no validation split, and what gives one."""
+    """Return why there is no validation split, and what gives one."""
     if not data.validation_fraction:
         return "no validation split: data.validation_fraction=0"
     return (
@@ -432,7 +432,7 @@ def no_validation(data: DataConfig, source: Any, documents: int, document_ids: I
 
 
 def no_training(data: DataConfig, source: Any, document_ids: Iterable[str]) -> str:
-    """Why the training split is empty, and what fills it."""
+    """Return why the training split is empty, and what fills it."""
     return (
         f"data={data.name}: the training split is empty: data.validation_fraction={data.validation_fraction:g} "
         f"took every document\n  {_remedy(source, document_ids)}"

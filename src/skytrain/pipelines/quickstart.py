@@ -19,7 +19,7 @@ PROMPT = "Return the"
 
 
 def quickstart(config: Config, reporter: Reporter) -> str:
-    """Returns the final summary: what was made, where it is, and what to try next."""
+    """Run the whole path; return a summary of what was made, where it is, and what to try next."""
     reporter.note("1/5 prepare: text -> documents -> tokens")
     prepared = prepare(config, reporter)
     reporter.note("\n2/5 train")

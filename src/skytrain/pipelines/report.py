@@ -63,17 +63,17 @@ def _sweep_page(store: Store, name: str) -> WrittenPage:
 
 
 def run_page(config: Config, store: Store, name: str) -> RunPage:
-    """What the page of a run shows."""
+    """Return what the page of a run shows."""
     record = load_run(store, name)
     merged = read_provenance(store, name)
-    found = costs(config, name, None)
+    spent = costs(config, name, None)
     return RunPage(
         record=record,
         status=status_of(store, record),
         metrics=read_metrics(store, name),
         attempts=_attempts(store, name),
-        costs=_lower_head(cost_rows(found)) if found.machines else (),
-        cost_notes=cost_notes(found),
+        costs=_lower_head(cost_rows(spent)) if spent.machines else (),
+        cost_notes=cost_notes(spent),
         samples=_samples(store, name),
         merge=dataclasses.asdict(merged) if merged else {},
     )
@@ -103,7 +103,7 @@ def _attempts(store: Store, name: str) -> list[tuple[str, ...]]:
 
 
 def _lower_head(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """A table of the terminal with its header as pages have it."""
+    """Return a terminal table with its header in lower case, as on pages."""
     return [tuple(cell.lower() for cell in rows[0]), *rows[1:]]
 
 
@@ -115,7 +115,7 @@ def _resumed_at(store: Store, name: str, attempt: int) -> str:
 
 
 def _samples(store: Store, name: str) -> list[tuple[str, str]]:
-    """The newest texts that were generated during training."""
+    """Return the newest texts that were generated during training."""
     with contextlib.suppress(SkytrainError):  # no attempt, or no log
         lines = RunLogs(store, name, LogSelection(None, frozenset({0}), None)).last(LOG_LINES)
         texts = [(line.at, line.text.removeprefix(SAMPLE)) for line in lines if line.text.startswith(SAMPLE)]

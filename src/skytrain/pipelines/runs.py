@@ -19,7 +19,7 @@ LIVE = ("running", "starting")
 
 @dataclass(frozen=True)
 class RunEntry:
-    """One run in a list. Of a damaged one, `problem` says what is wrong, and only its size is known."""
+    """A run in a list. If it is damaged, `problem` says what is wrong, and only its size is known."""
 
     run: str
     state: str
@@ -35,7 +35,7 @@ class RunEntry:
 
 @dataclass(frozen=True)
 class Deletion:
-    """What deleting a run removes."""
+    """The objects that deleting a run removes."""
 
     run: str
     bytes: int
@@ -45,7 +45,7 @@ class Deletion:
 
 
 def list_entries(config: Config) -> list[RunEntry]:
-    """Every run of the store, the newest first, damaged ones last."""
+    """List every run of the store, the newest first, damaged ones last."""
     store = open_store(config.store)
     entries = [_entry(store, name) for name in run_names(store)]
     return sorted(entries, key=lambda entry: entry.started_at or "", reverse=True)
@@ -60,13 +60,13 @@ def _entry(store: Store, name: str) -> RunEntry:
 
 
 def _whole_entry(store: Store, record: RunRecord, size: int) -> RunEntry:
-    found = status_of(store, record)
+    status = status_of(store, record)
     return RunEntry(
         run=record.name,
-        state=found.state,
-        step=found.step,
-        total_steps=found.total_steps,
-        val_loss=found.val_loss,
+        state=status.state,
+        step=status.step,
+        total_steps=status.total_steps,
+        val_loss=status.val_loss,
         checkpoints=len(committed_steps(store, record.name)),
         bytes=size,
         started_at=record.started_at,
@@ -75,7 +75,7 @@ def _whole_entry(store: Store, record: RunRecord, size: int) -> RunEntry:
 
 
 def plan_deletion(config: Config, run: str) -> Deletion:
-    """What deleting the run would remove. Raises SkytrainError for a live run."""
+    """Return what deleting the run would remove. Raise SkytrainError for a live run."""
     store = open_store(config.store)
     record = load_run(store, run)
     _refuse_live(status_of(store, record), "deleted")
@@ -91,7 +91,7 @@ def plan_deletion(config: Config, run: str) -> Deletion:
 
 
 def delete_run(config: Config, run: str) -> None:
-    """Removes every object of the run. If it is killed half-way, the same call removes the rest."""
+    """Remove every object of the run. If it is killed half-way, the same call removes the rest."""
     store = open_store(config.store)
     _refuse_live(status_of(store, load_run(store, run)), "deleted")
     for stat in _markers(store.list(f"runs/{run}/checkpoints")):
@@ -102,7 +102,7 @@ def delete_run(config: Config, run: str) -> None:
 
 
 def rename_run(config: Config, run: str, name: str) -> list[str]:
-    """Moves the run's folder; returns the runs that started from it, whose records get the new name.
+    """Move the run's folder; return the runs that started from it, whose records get the new name.
 
     The record is written last: without it the new folder is not a run, and the same command completes the move.
     """
@@ -126,7 +126,7 @@ def rename_run(config: Config, run: str, name: str) -> list[str]:
 
 
 def _copy(store: Store, run: str, name: str) -> None:
-    """Copies all but the record; commit markers come after the checkpoints they mark."""
+    """Copy all but the record; commit markers come after the checkpoints they mark."""
     stats = [stat for stat in store.list(f"runs/{run}") if stat.key != f"runs/{run}/run.json"]
     markers = _markers(stats)
     with tempfile.TemporaryDirectory(prefix="skytrain-rename-") as scratch:
@@ -141,12 +141,12 @@ def _markers(stats: Iterable[Stat]) -> list[Stat]:
 
 
 def _children(store: Store, run: str) -> list[RunRecord]:
-    """Runs that were started or merged from one of this run's checkpoints."""
+    """Return the runs that were started or merged from this run's checkpoints."""
     return [record for record in list_runs(store) if _with_new_name(record, run, "") != record]
 
 
 def _with_new_name(child: RunRecord, run: str, name: str) -> RunRecord:
-    """The record of a run that started from `run`, or was merged from it, after that is renamed."""
+    """Return the child's record after `run`, which it was started or merged from, is renamed to `name`."""
 
     def renamed(source: str | None) -> str | None:
         here = source is not None and source.partition(",")[0].partition("@")[0] == run
@@ -158,9 +158,9 @@ def _with_new_name(child: RunRecord, run: str, name: str) -> RunRecord:
     )
 
 
-def _refuse_live(found: RunStatus, what: str) -> None:
-    if found.state in LIVE:
+def _refuse_live(status: RunStatus, what: str) -> None:
+    if status.state in LIVE:
         raise SkytrainError(
-            f"run {found.run!r} is {found.state} on {found.host}, so it cannot be {what}\n"
+            f"run {status.run!r} is {status.state} on {status.host}, so it cannot be {what}\n"
             "  stop it first (Ctrl-C or SIGTERM, which save), then try again"
         )

@@ -23,7 +23,7 @@ REMOTE = ("s3://", "file://")
 
 
 def serve(job: ServeJob, reporter: Reporter) -> int:
-    """Check the target, find or export the model, verify it, and let the target serve it; returns the exit code."""
+    """Check the target, find or export the model, verify it, and let the target serve it; return the exit code."""
     target = find_serve_target(job.request.target)
     dtype = target.check(job)  # before an export, which may take minutes
     model = served_model(job, dtype, reporter)
@@ -31,7 +31,7 @@ def serve(job: ServeJob, reporter: Reporter) -> int:
 
 
 def served_model(job: ServeJob, dtype: Dtype, reporter: Reporter) -> ServedModel:
-    """The verified folder of what the request names; a run is exported in `dtype`."""
+    """Return the verified folder of what the request names; a run is exported in `dtype`."""
     folder, name = _folder_of(job, dtype, reporter)
     given = job.request.name or job.config.serve.name
     name = given or re.sub(r"[^\w.@/-]+", "-", name)
@@ -54,7 +54,7 @@ def served_model(job: ServeJob, dtype: Dtype, reporter: Reporter) -> ServedModel
 
 
 def _folder_of(job: ServeJob, dtype: Dtype, reporter: Reporter) -> tuple[Path, str]:
-    """The folder to serve, and the model's name. What was exported or fetched for this is in the cache."""
+    """Return the folder to serve and the model's name. What was exported or fetched for this is in the cache."""
     source = job.source
     if source is not None and source.startswith(REMOTE) and "/runs/" not in source:
         return _fetched(job, source, reporter), source.rstrip("/").rpartition("/")[2]

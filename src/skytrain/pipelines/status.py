@@ -24,7 +24,7 @@ from ..tuning import SweepStatus, find_sweep_status
 
 @dataclass(frozen=True)
 class Overview:
-    """All runs, or one: as the store has them, the jobs that the target lists, and the account's machines."""
+    """One run or all runs as the store has them, the jobs that the target lists, and the account's machines."""
 
     run: str | None  # None: all runs
     runs: list[RunStatus]

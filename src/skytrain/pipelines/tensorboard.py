@@ -58,7 +58,7 @@ def running_board(folder: Path, host: str, port: int) -> Iterator[subprocess.Pop
 
 
 def serve_board(board: BoardFolder, process: subprocess.Popen[bytes], tell: Callable[[str], None]) -> int:
-    """Keep the copies up to date while TensorBoard runs; returns its exit code."""
+    """Keep the copies up to date while TensorBoard runs; return its exit code."""
     silent = False
     due = 0.0
     while (code := process.poll()) is None:
@@ -82,7 +82,7 @@ def check_installed() -> None:
 
 
 def choose_port(host: str, wanted: int | None) -> int:
-    """The wanted port, or TensorBoard's own, or any that is free if that is taken."""
+    """Return the wanted port, else TensorBoard's default port, or any free port if that is taken."""
     for port in [wanted] if wanted is not None else [PORT, 0]:
         with socket.socket() as taken:
             taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

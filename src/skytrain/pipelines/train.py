@@ -71,7 +71,7 @@ def train(
     allow_changes: bool = False,
     given: Collection[str] = (),
 ) -> TrainedRun:
-    """Trains a run to its end, or as far as signals, budget and settings allow.
+    """Train a run to its end, or as far as signals, budget and settings allow.
 
     Every rank of a job calls this; rank 0 writes the run's record and reports progress. `given` names the settings
     that the user has set, which parallel=auto must not change.

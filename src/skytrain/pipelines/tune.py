@@ -106,7 +106,7 @@ def write_sweep_report(store: Store, tuned: TunedSweep, fit: JointFit | None, me
 
 
 class TrialReporter:
-    """Shows the progress of a trial under its number, without the notes and tables of an ordinary run."""
+    """A reporter that shows a trial's progress under its number, without the notes and tables of an ordinary run."""
 
     def __init__(self, reporter: Reporter, number: int) -> None:
         self._reporter = reporter
@@ -127,7 +127,7 @@ class TrialReporter:
 
 
 class LocalRunner:
-    """Runs trials of one sweep in this process, one after another."""
+    """A runner of one sweep's trials in this process, one after another."""
 
     def __init__(self, sweep: SweepStore, shapes: Sequence[RungShape], price: HourlyPrice, reporter: Reporter) -> None:
         self._sweep = sweep
@@ -171,7 +171,7 @@ class LocalRunner:
         )
 
     def _start(self, config: Config) -> Start:
-        """From scratch, or where the constant part of a shorter trial at the same value has ended."""
+        """Return where a trial starts: from scratch, or after the constant part of a shorter trial at the same value."""
         assert config.run is not None
         if not config.tune.trunk:
             return FRESH
@@ -187,7 +187,7 @@ class LocalRunner:
         return Start(trunk_of(config, others))
 
     def _limited(self, config: Config, limit_usd: float) -> Config:
-        """The run stops by itself before it has used its reserve."""
+        """Return the configuration with a budget, so that the run stops before it has used its reserve."""
         seconds = limit_usd / self._price.charged(1.0)
         budget = dataclasses.replace(
             config.budget,
@@ -202,7 +202,7 @@ class LocalRunner:
         return dataclasses.replace(config, budget=budget)
 
     def _record_kill(self, run: str) -> None:
-        """Closes an attempt that was killed with this sweep's earlier process.
+        """Close an attempt that was killed with this sweep's earlier process.
 
         The time until now is then not charged, unless the machine is rented.
         """
@@ -213,7 +213,7 @@ class LocalRunner:
 
 
 def dry_run(config: Config, reporter: Reporter) -> StepEstimate:
-    """Twenty steps of a configuration on this machine."""
+    """Run twenty steps of a configuration on this machine."""
     began = time.monotonic()
     seconds = time_steps(config, reporter)
     estimate = StepEstimate.of(seconds, time.monotonic() - began)
@@ -222,7 +222,7 @@ def dry_run(config: Config, reporter: Reporter) -> StepEstimate:
 
 
 def _free_memory() -> None:
-    """A trial's model must not stay beside the next one's."""
+    """Free a trial's model before the next one is built."""
     import torch
 
     gc.collect()
