@@ -21,6 +21,7 @@ from skytrain.planning import (
 from skytrain.planning.catalog import Price, packaged_catalog
 from skytrain.planning.corpus_costs import sized_cluster
 from skytrain.planning.plan_prepare import SCRATCH_BYTES_PER_DOCUMENT
+from skytrain.report import corpus_lines
 from tests.support.settings import CLOUD_DEFAULTS
 from tests.targets.ground import CONFIG
 
@@ -87,8 +88,7 @@ def test_one_machine_that_is_late_is_offered_at_its_lower_price_and_regions_with
     late = plan_corpus(CONFIG(), "us-east-2", 2.0, 1e9, 3e12)
     assert "(spot)" in late.offers[-1].machines and all(offer.how != "emr-serverless" for offer in late.offers)
     assert any(
-        "no price is known for us-east-2" in line
-        for line in corpus_costs.corpus_lines(late.work, late.region, packaged_catalog())
+        "no price is known for us-east-2" in line for line in corpus_lines(late.work, late.region, packaged_catalog())
     )
 
 
@@ -110,8 +110,6 @@ def test_a_fee_that_was_read_takes_the_place_of_the_assumed_one() -> None:
     read = cluster_price(wanted, replace(catalog, emr_fees=fees), "us-east-2")
     assert read.fee == pytest.approx(0.04) and read.machines == assumed.machines
     work = corpus_costs.CorpusWork(1e9, 1e6)
-    lines = corpus_costs.corpus_lines(work, "us-east-2", replace(catalog, emr_fees=fees))
+    lines = corpus_lines(work, "us-east-2", replace(catalog, emr_fees=fees))
     assert any("AWS' price list (2026-11-16)" in line for line in lines)
-    assert any(
-        "a quarter of the price on demand" in line for line in corpus_costs.corpus_lines(work, "us-east-2", catalog)
-    )
+    assert any("a quarter of the price on demand" in line for line in corpus_lines(work, "us-east-2", catalog))

@@ -131,7 +131,7 @@ class Conversation:
         self.text = self._system or ""
 
     def say(self, text: str) -> Iterator[str]:
-        """Yield the answer to the user's text; of a base model, how the text continues after them."""
+        """Yield the answer to the user's text; for a base model, how the text continues."""
         said: list[str] = []
         if self._model.base_model:
             prompt = self.text + text
