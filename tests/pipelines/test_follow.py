@@ -188,7 +188,7 @@ def test_ctrl_c_ends_the_view_and_says_that_the_run_goes_on(config, store, monke
         main()
     shown = capsys.readouterr()
     assert not ended.value.code and json.loads(shown.out)["status"]["step"] == 20
-    assert f"{RUN} goes on" in shown.err
+    assert f"{RUN} continues" in shown.err
 
 
 def test_a_run_that_failed_and_was_not_restarted_ends_the_view(config, store, monkeypatch):

@@ -233,7 +233,7 @@ def test_who_watches_a_run_whose_pods_wait_needs_no_aws_account_and_learns_of_it
     assert typed.launch("--yes", "--no-follow") == 0
     assert typed.verb("status", "--watch") == 0
     said = capsys.readouterr()
-    assert "launched: no machine has started" in said.out and said.err.strip() == "gpt2-typed goes on"
+    assert "launched: no machine has started" in said.out and said.err.strip() == "gpt2-typed continues"
     job = typed.cluster.objects.pop(("jobs", NAMESPACE, JOB))  # somebody else deletes it
     assert typed.verb("status", "--watch") == 12
     assert "its job has ended; see skytrain logs gpt2-typed cloud=eks (exit code 12)" in capsys.readouterr().out

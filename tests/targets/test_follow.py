@@ -140,7 +140,7 @@ def test_a_launch_is_followed_with_its_exit_code_and_ctrl_c_detaches(
     monkeypatch.setattr("skytrain.cli.screen.pause", detach)
     assert typed("--plan", "plan.json", "cloud=ec2", "--yes", "--follow") == 0
     shown = capsys.readouterr()
-    assert "nodes: 1 boots" in shown.out and "detached: gpt2-typed goes on without this terminal" in shown.err
+    assert "nodes: 1 boots" in shown.out and "detached: gpt2-typed continues without this terminal" in shown.err
     next_commands = [
         "status gpt2-typed cloud=ec2 --watch",
         "logs gpt2-typed cloud=ec2 --follow",

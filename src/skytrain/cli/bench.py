@@ -97,7 +97,7 @@ def parallel(
     (strong scaling). Use an idle machine.
 
     \b
-    efficiency   tokens/s of a rank, relative to one device alone
+    efficiency   tokens/s of a rank, relative to a single device
     comm         share of a step during which a collective runs
     memory       peak memory of the rank that needs most
 

@@ -1,4 +1,4 @@
-"""`skytrain branch`: experts from one seed model, each on a domain of its own."""
+"""`skytrain branch`: experts from one seed model, each on its own domain."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def branch(
 ) -> None:
     """Train an expert for each domain, from one seed model.
 
-    The experts are trained here, one after another, as `skytrain train --from SEED` would. The same command again resumes.
-    budget.usd is for all of them together.
+    The experts are trained here, one after another, as `skytrain train --from SEED` would. The same command resumes
+    them. budget.usd is for all of them together.
 
-    With --launch each expert gets rented machines of its own, and all train at the same time; the budget is divided by
-    planned dollars. The same command again launches those that are neither done nor running.
+    With --launch each expert gets its own rented machines, and all train at the same time; the budget is divided by
+    planned dollars. The same command launches those that are neither done nor running.
 
     \b
     The file:

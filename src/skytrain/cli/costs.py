@@ -9,8 +9,8 @@ def costs(run: RunName, overrides: StoreOverrides = None, config_dir: ConfigDirs
     """Show what a run has cost, by attempt and machine.
 
     Machines are what the run's meter counted: seconds from launch to end, times the price. Storage and requests are
-    estimates. With cloud=aws, Cost Explorer's figure for the tag skytrain:run stands beside it (AWS charges $0.01 for
-    the question; the figure lags by a day, and the tag must be active as a cost allocation tag).
+    estimates. With cloud=aws, Cost Explorer's figure for the tag skytrain:run is shown too (AWS charges $0.01 for the
+    request; the figure lags by a day, and the tag must be active as a cost allocation tag).
 
     With cloud=emr-serverless or cloud=emr, the jobs that prepared data are listed too: the hours that EMR Serverless
     billed, or the hours of each node of a cluster with EMR's fee.

@@ -54,7 +54,7 @@ def export(
     """Write a trained model for other tools, or to the HF hub.
 
     The folder has safetensors of at most 5 GB with their index, the tokenizer with its chat template,
-    generation_config.json and a model card. A push that was interrupted goes on with the same command.
+    generation_config.json and a model card. The same command resumes an interrupted push.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`skytrain gc`: what of ours is left in the AWS account, with its cost, and its deletion."""
+"""`skytrain gc`: list what Skytrain left in the AWS account, with its cost, and delete it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def gc(
     Asks every service in every enabled region for what carries Skytrain's tags: instances, volumes, addresses,
     network interfaces, launch templates, Auto Scaling groups, placement and security groups, file systems, EMR,
     SageMaker, EKS, log groups, schedules, spot requests, abandoned uploads and the logs of old attempts.
-    Nothing without the tags is listed or touched, and no bucket and no object of a run but old logs.
+    Nothing without the tags is listed or touched. No bucket is deleted, and no object of a run except old logs.
     With cloud=eks, it is the jobs and other objects of the namespace instead.
 
     \b

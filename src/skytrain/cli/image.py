@@ -12,7 +12,7 @@ import typer
 from .confirm import Yes, confirm
 from .options import ConfigDirs, Json, Overrides, compose_cloud
 
-# AWS's PyTorch container for EC2 and EKS. The tag is resolved to a digest for each build, which the image's labels keep.
+# AWS's PyTorch container for EC2 and EKS. Each build resolves the tag to a digest and keeps it in the image's labels.
 BASE = "public.ecr.aws/deep-learning-containers/pytorch:2.13-cu133-amzn2023"
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)

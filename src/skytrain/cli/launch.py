@@ -94,13 +94,15 @@ def launch(
 ) -> None:
     """Train, prepare data, or tune on rented machines.
 
-    Rents the plan's machines, which survive interruptions and give themselves back. `launch prepare` rents one without GPUs;
-    its source must be in S3 or on the internet. `launch tune` rents tune.machines of type tune.instance, which share a sweep.
+    Rents the plan's machines, which survive interruptions and give themselves back. `launch prepare` rents one without
+    GPUs; its source must be in S3 or on the internet. `launch tune` rents tune.machines of type tune.instance, which
+    share a sweep.
 
     cloud=sagemaker creates a training job, cloud=eks a Kubernetes job, cloud=slurm a batch job, cloud=emr a Spark job.
 
-    Everything that can be checked is checked first. The machines then need neither this terminal nor this computer. They
-    end when the run is done, at the budget, after a failure, and at the latest at the kill time, which AWS enforces.
+    Everything that can be checked is checked first. The machines then need neither this terminal nor this computer.
+    They end when the run is done, at the budget, after a failure, and at the latest at the kill time, which AWS
+    enforces.
 
     \b
     Examples:

@@ -43,11 +43,12 @@ def logs(
 ) -> None:
     """Print the log of a run, from the store.
 
-    Of a sweep, it prints the log of the newest trial. Every rank writes its log to the store every few seconds,
-    with warnings of libraries and the traceback of an error. So it can be read from any machine, while the run lasts and after its machines are gone.
+    For a sweep, it prints the log of the newest trial. Every rank writes its log to the store every few seconds,
+    with warnings of libraries and the traceback of an error. So it can be read from any machine, during the run and
+    after its machines are gone.
 
-    Before a launched run has such a log, it prints what its job wrote where it was launched; --follow then goes on with
-    the run's own.
+    Before a launched run has such a log, it prints what its job wrote where it was launched; --follow then
+    continues with the run's log.
 
     \b
     Examples:

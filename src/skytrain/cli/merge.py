@@ -107,9 +107,9 @@ def merge(
     """Merge trained models into one.
 
     The models have one architecture and one tokenizer, and were trained from one seed model. The result is a run with
-    one checkpoint, for evaluate, generate, export and `train --from`; merge.json in its folder says what it was made of.
-    Weights are read tensor by tensor: memory holds one tensor of each model. Held-out text is that of the data that
-    KEY=VALUE names, or of the first run.
+    one checkpoint, for evaluate, generate, export and `train --from`; merge.json in its folder says what it was made
+    of. Weights are read tensor by tensor: memory holds one tensor of each model. Held-out text is that of the data
+    that KEY=VALUE names, or of the first run.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`skytrain merge-report`: a merged model beside its seed, its experts, their ensemble and a dense run."""
+"""`skytrain merge-report`: a merged model compared with its seed, its experts, their ensemble and a dense run."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def merge_report(
 ) -> None:
     """Compare a merged model with what it was made of.
 
-    A table of held-out losses: seed, experts, merged model, ensemble of the experts and a dense run, on every domain; how
-    the loss changes on the straight line between two experts; tasks with 95% intervals; dollars. The report is kept
-    beside the run, as merge-report.json.
+    Prints a table of held-out losses on every domain: seed, experts, merged model, ensemble of the experts and a dense
+    run; how the loss changes on the straight line between two experts; tasks with 95% intervals; dollars. The report
+    is kept in the run's folder, as merge-report.json.
 
     \b
     Examples:

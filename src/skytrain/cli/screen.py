@@ -103,7 +103,7 @@ def follow_launch(follower: RunFollower, words: Sequence[str] = ()) -> int:
 
 
 def _goes_on(record: LaunchRecord) -> str:
-    return f"{record.run} goes on without this terminal, until {record.groups[0].kill_at} at the latest"
+    return f"{record.run} continues without this terminal, until {record.groups[0].kill_at} at the latest"
 
 
 def print_next(name: str, words: Sequence[str], *, options: bool = True) -> None:

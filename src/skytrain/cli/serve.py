@@ -94,8 +94,8 @@ def serve(
     Exports the model if needed, once, verifies its hashes, starts vLLM and waits until it answers: /v1/completions,
     /v1/chat/completions with the model's chat template, /v1/models and /metrics. Ctrl-C ends it, and leaves no process.
 
-    --target ec2 rents the cheapest machine that has room for the model, until a kill time. It is reached through Session
-    Manager: no port is open.
+    --target ec2 rents the cheapest machine that has room for the model, until a kill time. It is reached through
+    Session Manager: no port is open.
 
     \b
     Examples:

@@ -95,7 +95,7 @@ def _follow(config: Config, run: str, as_json: bool) -> int:
     from ..targets import RunFollower
     from .screen import follow_run
 
-    end = follow_run(RunFollower(config, run, account_session(config)), as_json=as_json, detached=f"{run} goes on")
+    end = follow_run(RunFollower(config, run, account_session(config)), as_json=as_json, detached=f"{run} continues")
     if end is not None and not as_json:
         print(f"{run}: {end.reason} (exit code {end.exit_code})")
     return 0 if end is None else end.exit_code

@@ -1,4 +1,4 @@
-"""`skytrain stop`: ends a run after a checkpoint, and gives back its machines."""
+"""`skytrain stop`: end a run after a checkpoint, and give back its machines."""
 
 from __future__ import annotations
 

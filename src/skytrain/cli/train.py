@@ -1,4 +1,4 @@
-"""`skytrain train`: supervises the workers of this machine; under torchrun, it is one of the workers."""
+"""`skytrain train`: supervise the workers of this machine; under torchrun, be one of the workers."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
     ranks = Ranks.from_environment()
     _back_off()
     try:
-        if ranks.first:  # rank 0 alone: if another rank failed first, torchrun would kill rank 0 before it prints
+        if ranks.first:  # only rank 0: if another rank failed first, torchrun would kill rank 0 before it prints
             check_job(composed.config, ranks.world_size, ranks.nodes)
         with naming_extras(), reporter() as console:
             from ..pipelines.train import train as pipeline  # loads torch, which takes seconds

@@ -26,7 +26,7 @@ Find the best learning rate that a budget can buy.
 
 budget.usd pays for the trials and for the final run.
 
-Trials are smaller models and shorter runs with complete schedules of their own. The final run is reserved
+Trials are smaller models and shorter runs with their own complete schedules. The final run is reserved
 before anything else, and no trial starts that could break the budget. The same command continues a sweep.
 
 \b

@@ -44,10 +44,10 @@ def branch(
 ) -> tuple[int, list[BranchedExpert]]:
     """Train the experts one after another; return the exit code and the progress of each.
 
-    The same call again skips those that are done and resumes the first that is not. With a budget, what is left of it is
-    divided equally among the experts that are not done.
+    The same call again skips those that are done and resumes the first that is not. The rest of a budget is divided
+    equally among the experts that are not done.
     """
-    # All of them are looked at first: a mistake in the last domain is found before the first is trained.
+    # All are checked first: a mistake in the last domain is found before the first is trained.
     configs = {domain: compose(expert_words(domains, domain)).config for domain in domains.experts}
     store = open_store(next(iter(configs.values())).store)
     code = 0
@@ -82,7 +82,7 @@ def find_expert(store: Store, run: str) -> RunRecord | None:
 
 
 def is_done(domains: DomainsFile, record: RunRecord | None, config: Config) -> bool:
-    """Return whether the expert is trained. Raise if the finished run of its name has another seed, data or settings."""
+    """Return whether the expert is trained. Raise if a finished run of its name has another seed, data or settings."""
     if record is None or record.finished_at is None:
         return False
     wanted = _start(domains).label

@@ -39,7 +39,7 @@ def _differs(path: Path, text: str) -> bool:
 
 
 def _composed(files: dict[Path, str]) -> Config:
-    """Compose the new files in a folder of their own, so that wrong outputs leave no file behind."""
+    """Compose the new files in a temporary folder, so that wrong outputs leave no file behind."""
     with tempfile.TemporaryDirectory() as folder:
         for name, text in files.items():
             (Path(folder) / name).parent.mkdir(parents=True, exist_ok=True)

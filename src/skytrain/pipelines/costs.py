@@ -40,7 +40,7 @@ class MachineCost:
 
 @dataclass(frozen=True)
 class JobCost:
-    """What a job has cost whose service bills it, and what that figure rests on."""
+    """The cost of a job that its service bills, and what the figure is based on."""
 
     name: str
     where: str

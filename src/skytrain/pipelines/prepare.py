@@ -233,7 +233,7 @@ def _train_tokenizer(work: Preparation, corpus: CorpusManifest | None) -> Tokeni
     settings = work.config.tokenizer
     store = work.store
     assert isinstance(settings, BPETokenizerConfig)
-    if corpus is None:  # no text to learn from: the 256 bytes alone, or an error
+    if corpus is None:  # no text to learn from: only the 256 bytes, or an error
         trained = train_bpe(settings, iter(()))
         store_tokenizer(trained, store)
         return trained

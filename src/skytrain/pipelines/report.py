@@ -1,4 +1,4 @@
-"""Report: a run or a sweep as one HTML page, from the store alone."""
+"""Report: a run or a sweep as one HTML page, from the store only."""
 
 from __future__ import annotations
 

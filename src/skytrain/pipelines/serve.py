@@ -115,7 +115,7 @@ def _fetched(job: ServeJob, source: str, reporter: Reporter, to: Path | None = N
         text = store.read(f"{key}/{SUMS}").decode()
     except NotFound:
         raise SkytrainError(
-            f"{source} has no {SUMS}: it is no folder that `skytrain serve` or `export` wrote"
+            f"{source} has no {SUMS}: it is not a folder that `skytrain serve` or `export` wrote"
         ) from None
     sums = read_sums(text, f"{source}/{SUMS}")
     folder = to or _cache() / key

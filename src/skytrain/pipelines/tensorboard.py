@@ -23,7 +23,7 @@ STOP_SECONDS = 10.0
 
 
 class BoardFolder:
-    """A folder with a subfolder for each run: a link to the run's own on file://, a copy of its event files elsewhere."""
+    """A folder with a subfolder for each run: a link to the run's folder on file://, else a copy of its event files."""
 
     def __init__(self, config: Config, runs: Sequence[str], folder: Path) -> None:
         store = open_store(config.store)

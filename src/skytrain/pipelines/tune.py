@@ -171,7 +171,7 @@ class LocalRunner:
         )
 
     def _start(self, config: Config) -> Start:
-        """Return where a trial starts: from scratch, or after the constant part of a shorter trial at the same value."""
+        """Return a trial's start: from scratch, or after the constant part of a shorter trial at the same value."""
         assert config.run is not None
         if not config.tune.trunk:
             return FRESH
