@@ -12,6 +12,7 @@ from .docker_engine import (
 )
 from .errors import QUOTA_PAGE as QUOTA_PAGE, CloudError as CloudError, cloud_errors as cloud_errors
 from .image_lock import (
+    LockedImage as LockedImage,
     read_lock as read_lock,
     render_manifests as render_manifests,
     resolve_lock as resolve_lock,

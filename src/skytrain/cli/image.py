@@ -115,27 +115,17 @@ def resolve(lock: Lock = LOCK, to_set: Set = None, offline: Offline = False, as_
       skytrain image resolve --set skytrain=$IMAGE
       skytrain image resolve --offline
     """
-    from ..aws import read_lock, resolve_lock, tag_digest, write_lock
     from ..config import SkytrainError
+    from ..pipelines.image import resolve as pipeline
     from ..report import text_table
 
-    images = {image.name: image for image in read_lock(lock)}
-    for word in to_set or []:
-        name, _, reference = word.partition("=")
-        if name not in images:
-            raise SkytrainError(f"--set {word}: no image {name} in {lock}\n  it has {', '.join(images)}")
-        images[name] = images[name].set(reference)
-    resolved = list(images.values())
-    if not offline:
-        resolved = resolve_lock(resolved, tag_digest, lambda line: typer.echo(line, err=True))
-    if resolved != read_lock(lock):
-        write_lock(lock, resolved)
+    images = pipeline(lock, to_set or [], lambda line: typer.echo(line, err=True), offline=offline)
     if as_json:
-        print(json.dumps([asdict(image) for image in resolved], indent=1))
+        print(json.dumps([asdict(image) for image in images], indent=1))
     else:
-        rows = [[image.name, image.repository, image.tag or "", image.digest or "missing"] for image in resolved]
+        rows = [[image.name, image.repository, image.tag or "", image.digest or "missing"] for image in images]
         print(text_table([("image", "repository", "tag", "digest"), *rows]))
-    if missing := [image.name for image in resolved if image.digest is None]:
+    if missing := [image.name for image in images if image.digest is None]:
         raise SkytrainError(
             f"no digest: {', '.join(missing)}\n  ours comes from `skytrain image push`: --set skytrain=IMAGE@sha256:..."
         )

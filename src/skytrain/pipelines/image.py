@@ -1,9 +1,9 @@
-"""The training image: build it from this checkout, push it to the base's repository, record its digest in the store."""
+"""Image: build the training image, push it and record its digest in the store; pin the images of Kubernetes."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,15 +13,20 @@ from ..aws import (
     AwsSession,
     CloudError,
     ImageRepository,
+    LockedImage,
     PushedImage,
     build_image,
     check_docker,
     digest_of,
     image_repository,
     push_image,
+    read_lock,
     record_image,
     registry_password,
     resolve_image,
+    resolve_lock,
+    tag_digest,
+    write_lock,
 )
 from ..config import Config, SkytrainError
 from ..planning import timestamp
@@ -95,6 +100,25 @@ def push(
     )
     record_image(open_store(config.store), image)
     return image
+
+
+def resolve(
+    lock: Path, replacements: Sequence[str], tell: Callable[[str], None], *, offline: bool
+) -> list[LockedImage]:
+    """Replace images of the lock by NAME=IMAGE, ask the registries for all digests unless `offline`, and write it."""
+    locked = read_lock(lock)
+    images = {image.name: image for image in locked}
+    for replacement in replacements:
+        name, _, reference = replacement.partition("=")
+        if name not in images:
+            raise SkytrainError(f"--set {replacement}: no image {name} in {lock}\n  it has {', '.join(images)}")
+        images[name] = images[name].set(reference)
+    resolved = list(images.values())
+    if not offline:
+        resolved = resolve_lock(resolved, tag_digest, tell)
+    if resolved != locked:
+        write_lock(lock, resolved)
+    return resolved
 
 
 def _build(source: ImageSource, base: str, name: str) -> None:
