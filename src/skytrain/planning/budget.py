@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from ..config import BudgetConfig
 
-SPARE_TIME = 1.5  # times the longest measured so far: a busy store or device may be slower next time
-KILL_FACTOR = 2.0  # times the p90 duration: late enough for a slow run
+SPARE_TIME = 1.5  # factor on the longest time measured so far: a busy store or device may be slower next time
+KILL_FACTOR = 2.0  # factor on the p90 duration: late enough for a slow run
 KILL_EXTRA_SECONDS = 3600.0
 
 
@@ -29,7 +29,7 @@ class Spending:
     """The cost of a run at one moment, and how it grows."""
 
     usd: float
-    usd_per_hour: float | None  # of all machines together; None: their price is unknown
+    usd_per_hour: float | None  # price of all machines together; None if it is unknown
     save_seconds: float = 0.0  # duration of the run's slowest save
 
     def usd_in(self, seconds: float) -> float:
@@ -46,10 +46,11 @@ class Budget:
 
     @classmethod
     def of(cls, settings: BudgetConfig) -> Budget:
+        """Return the budget that the settings give."""
         return cls(settings.usd, settings.margin)
 
     def covers(self, usd: float) -> bool:
-        """Return whether something of this cost, all included, is within the limit."""
+        """Return whether a total cost of `usd` is within the limit."""
         return self.usd is None or usd <= self.usd
 
     def hours_at(self, usd_per_hour: float) -> float:
@@ -59,17 +60,18 @@ class Budget:
     def kill_after_seconds(self, hours_p90: float, usd_per_hour: float) -> float:
         """Return how long after their start AWS itself ends the machines of a plan.
 
-        Late enough for a slow run, but machines that nobody watches cannot exceed the budget, even at the highest bid.
+        It is late enough for a slow run, but machines that nobody watches cannot exceed the budget, even at the
+        highest bid. A smoke run, an endpoint, a capacity block and a sweep set times of their own.
         """
         slow = hours_p90 * 3600 * KILL_FACTOR + KILL_EXTRA_SECONDS
         return min(slow, self.hours_at(usd_per_hour) * 3600)
 
     def is_spent(self, spending: Spending) -> bool:
-        """Return whether nothing may start any more: not even the end of an attempt can be paid."""
+        """Return whether too little is left to start anything: not even the end of an attempt can be paid."""
         return self._exceeds(spending, self.margin_seconds)
 
     def can_afford_save(self, spending: Spending) -> bool:
-        """Return whether a checkpoint that is being saved may be completed; the margin is there to be used."""
+        """Return whether a checkpoint that is being saved may be completed; the margin may be spent on it."""
         return not self._exceeds(spending, 0.0)
 
     def can_afford_step(self, spending: Spending, step_seconds: float) -> bool:

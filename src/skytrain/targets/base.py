@@ -56,26 +56,26 @@ ShowRun = Callable[["RunFollower", str], "RunEnd | None"]  # shows a run until i
 
 @dataclass(frozen=True)
 class ReadyJob:
-    """A job that has passed every check: what is shown, asked and started. Nothing is created yet."""
+    """A job that has passed every check: what the user is shown and asked, and how it starts. Nothing is created yet."""
 
-    name: str  # of the run or the sweep
+    name: str  # name of the run or the sweep
     config: Config
     requests: str  # what --dry-run prints
     summary: Sequence[tuple[str, str]]  # shown before the question
     start: Callable[[Reporter], Sequence[str]]  # creates the job; returns lines about it
     question: str = "Launch?"
-    session: AwsSession | None = None  # whose account the question names
+    session: AwsSession | None = None  # its account is named in the question
     usd_per_hour: float = 0.0
     notes: Sequence[str] = ()
     follows: bool = True  # whether --follow can watch it
     before: Callable[[ShowRun, Callable[[str], None]], int | None] | None = None
     """Watches what comes before the run itself; returns an exit code if the run does not start."""
-    next_arguments: Sequence[str] = ()  # of the commands that people type next
-    next_options: bool = True  # whether those watch and follow
-    records: Sequence[LaunchRecord] = ()  # that the start writes, where it launches several runs
+    next_arguments: Sequence[str] = ()  # arguments of the commands that are suggested next
+    next_options: bool = True  # whether to suggest --watch and --follow
+    records: Sequence[LaunchRecord] = ()  # launch records that `start` writes, if it launches several runs
 
 
-Rows = list[tuple[str, ...]]  # of a table, header first
+Rows = list[tuple[str, ...]]  # rows of a table, header first
 Phase = Literal["waiting", "running", "ending", "ended"]
 
 
@@ -90,18 +90,18 @@ class SchedulerJob:
     `facts` are for `status --json`, and may hold what only this scheduler says of its jobs.
     """
 
-    id: str  # by which the scheduler knows it
+    id: str  # the scheduler's id of the job
     name: str
-    state: str  # in the scheduler's own word
-    phase: Phase  # what that word means
-    hosts: str  # that it has, or waits for
+    state: str  # the scheduler's name of its state
+    phase: Phase  # the same for every scheduler
+    hosts: str  # hosts that it has or waits for
     place: str = ""  # the cluster, application or region that has it
     reason: str | None = None  # why it waits, or how it ended
     exit_code: int | None = None
     began_at: datetime | None = None
     ended_at: datetime | None = None
-    seconds: float | None = None  # that it has run
-    usd: float | None = None  # that it has cost
+    seconds: float | None = None  # run time so far
+    usd: float | None = None  # cost so far
     usd_basis: str = ""  # what that figure rests on
     log: str | None = None  # where its log is: a file, a folder of the store, a prefix of CloudWatch's streams
     facts: Mapping[str, Any] = field(default_factory=dict)

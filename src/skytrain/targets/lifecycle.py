@@ -1,4 +1,4 @@
-"""The life of a launch, the same on every target: checks, record, requests, and nothing left where one of them fails.
+"""The life of a launch, the same on every target: checks, record, requests, and a rollback if one of them fails.
 
     prepare    checks and requests as data; nothing is created
     upload     packages, which another launch may use too
@@ -6,8 +6,8 @@
     create     the requests, in order; the service's answers confirm them
     roll back  after any failure and after Ctrl-C: what was created is removed, and the record says that it failed
 
-A target says what is created and how it is removed. Where that is not sure, the launch keeps its record as one that may
-have machines, and people are told where to look.
+A target says what is created and how it is removed. If the removal cannot be confirmed, the record stays that of a
+launch that may have machines, and the user is told where to look.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ T = TypeVar("T")
 
 
 class MachinesLeft(SkytrainError):
-    """What could not be removed, and the command that ends it."""
+    """Machines that could not be removed; the message has the command that ends them."""
 
 
 @dataclass(frozen=True)
 class LaunchSteps(Generic[T]):
-    """What one launch does after the question."""
+    """What one launch does after the user has confirmed."""
 
     store: Store
     record: LaunchRecord
     create: Callable[[], T]  # sends the requests; returns what the service answered
     remove: Callable[[BaseException], None]  # given the failure; raises SkytrainError unless all is gone
-    may_have_created: Callable[[BaseException], bool] = lambda error: True  # False: what exists is someone else's
+    may_have_created: Callable[[BaseException], bool] = lambda error: (
+        True
+    )  # False: what has its name belongs to another launch
     upload: Callable[[Reporter], object] = lambda reporter: None
     files: Mapping[str, bytes] | None = None  # for the launch's folder, by name
 
@@ -45,15 +47,18 @@ class LaunchSteps(Generic[T]):
 def run_launch(launch: LaunchSteps[T], reporter: Reporter) -> T:
     """Start a launch. A failure leaves nothing running."""
     launch.upload(reporter)
-    create_launch(launch.store, launch.record)  # before anything else in its folder, which another launch may own
-    with undone_by(lambda error: roll_back(launch, error, reporter)):
+    create_launch(launch.store, launch.record)  # first: it claims the folder, which another launch may hold
+    with rollback_on_error(lambda error: roll_back(launch, error, reporter)):
         for name, body in (launch.files or {}).items():
             launch.store.write(f"{launch_folder(launch.record)}/{name}", body)
         return launch.create()
 
 
 def roll_back(launch: LaunchSteps[T], error: BaseException, reporter: Reporter) -> None:
-    """Remove what a launch has created, and record that it failed. What follows is why it failed: nothing is raised."""
+    """Remove what a launch has created, and record that it failed.
+
+    Raises nothing: the caller raises the failure itself again.
+    """
     record = launch.record
     if not launch.may_have_created(error):
         return
@@ -68,7 +73,7 @@ def roll_back(launch: LaunchSteps[T], error: BaseException, reporter: Reporter) 
 
 
 @contextmanager
-def undone_by(undo: Callable[[BaseException], None]) -> Iterator[None]:
+def rollback_on_error(undo: Callable[[BaseException], None]) -> Iterator[None]:
     """Call `undo` if anything fails within, Ctrl-C included, and raise the failure again."""
     try:
         yield

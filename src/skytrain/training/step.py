@@ -9,11 +9,11 @@ callbacks:
             batch           next(TrainLoader)                  this rank's windows, as a Batch
             to device       Batch.to
             forward, loss   CausalLM.training_step -> compute_loss
-            backward        strategy.backward                  gradients are added up; on the last micro-batch, reduced
+            backward        strategy.backward                  gradients are accumulated; STEPS says when they are reduced
         clipping, guard     CausalLM.configure_gradient_clipping -> clip_to_norm, then must_skip_update
         optimizer           strategy.optimizer_step
-        schedule            CausalLM.learning_rate_factor      of the next step
-        callbacks           AtStep.on_train_batch_end          metrics first (StepLog), then those that fitting.py lists
+        schedule            CausalLM.learning_rate_factor      the learning rate of the next step
+        callbacks           AtStep.on_train_batch_end          interruptions, metrics (StepLog), ... as fitting.py lists them
 
 `CausalLM` has these methods in this order, and each says when Lightning calls it. What a mode does in its own way is in
 `STEPS` at the end of this file: one device, DDP, a mesh (FSDP, HSDP, tensor, context), a pipeline, DeepSpeed.
@@ -46,7 +46,7 @@ from .schedules import learning_rate
 
 
 class Clock:
-    """Seconds of training, without evaluations and the time that checkpoints hold it up."""
+    """Training time in seconds, without evaluations and time blocked on checkpoints."""
 
     def __init__(self) -> None:
         self._started_at = time.perf_counter()
@@ -78,7 +78,7 @@ class Optimization:
 class CausalLM(pl.LightningModule):
     """Trains `model` to predict the next token.
 
-    `loss` is that of the path which `choose_loss` has chosen. A mesh strategy, which holds the model in parts,
+    `loss` is the loss function that `choose_loss` selected. A mesh strategy, which holds the model in parts,
     computes loss and gradient norm itself.
     """
 
@@ -103,7 +103,7 @@ class CausalLM(pl.LightningModule):
         """Return the loss of a micro-batch, weighted so that the mean over micro-batches and ranks is the step's.
 
         Lightning calls it for each micro-batch, through the wrapper of DDP or DeepSpeed, divides the result by
-        their number and calls `strategy.backward` with it.
+        the number of micro-batches and calls `strategy.backward` with it.
         """
         batch = as_batch(batch)
         loss, auxiliary = split_auxiliary(self.compute_loss(batch))
@@ -134,7 +134,7 @@ class CausalLM(pl.LightningModule):
         return count_targets(targets) * (self.trainer.accumulate_grad_batches * ranks / max(1, step_targets))
 
     def targets_in_step(self) -> int | None:
-        """Return the number of targets in the current step, over all ranks; None where all batches have the same.
+        """Return the number of targets in the current step, over all ranks; None if every batch has the same number.
 
         The data module knows it; a loader without one has the same number in every batch.
         """
@@ -165,14 +165,14 @@ class CausalLM(pl.LightningModule):
         norm = self.clip_to_norm(self._optimization.clip_norm or math.inf)
         if self._late_guard is not None:
             self.check_last_update()
-            self._keep(norm)
+            self._record_norm(norm)
             self._late_guard.watch(self._step_loss(), norm, self.global_step)
         elif self.must_skip_update(norm):
             for parameter in self.model.parameters():
                 parameter.grad = None  # optimizers skip parameters without a gradient: no step, no decay, no momentum
 
     def clip_to_norm(self, max_norm: float) -> torch.Tensor:
-        """Clip in place, and return the norm before; an infinite limit only measures it."""
+        """Clip in place, and return the norm before clipping; an infinite limit only measures it."""
         strategy = self.trainer.strategy
         clip = strategy.clip_gradients if isinstance(strategy, MeshStrategy) else nn.utils.clip_grad_norm_
         return clip(self.model.parameters(), max_norm)
@@ -182,7 +182,7 @@ class CausalLM(pl.LightningModule):
 
         Raises where the run must stop.
         """
-        self._keep(norm)
+        self._record_norm(norm)
         if self._guard is None:
             return False
         # The same loss on every rank, so that all of them decide alike.
@@ -194,9 +194,9 @@ class CausalLM(pl.LightningModule):
         if self._late_guard is not None:
             self._late_guard.check_last_update()
 
-    def _keep(self, norm: torch.Tensor) -> None:
+    def _record_norm(self, norm: torch.Tensor) -> None:
         self.grad_norm = norm
-        if len(self._losses) > 4096:  # no loss was logged for a while
+        if len(self._losses) > 4096:  # bounds memory if nothing is logged
             del self._losses[:-1024]
 
     def _step_loss(self) -> torch.Tensor:
@@ -212,7 +212,7 @@ class CausalLM(pl.LightningModule):
     def take_loss(self, micro_batches: int) -> float:
         """Return the mean loss of the last step over all ranks.
 
-        Waits for the device, so call it only when a line is logged.
+        Waits for the device and forgets the losses, so call it only when a line is logged.
         """
         self.check_last_update()
         mean = torch.stack(self._losses[-micro_batches:]).float().mean()
@@ -320,20 +320,24 @@ class StepPart:
 
 @dataclass(frozen=True)
 class StepOrder:
-    """The parts of a step in the order in which they end."""
+    """The parts of a step, ordered by when each function returns: a nested call comes before its caller."""
 
     micro_batch: tuple[StepPart, ...]
     update: tuple[StepPart, ...]
 
 
 Mode = Literal["one device", "ddp", "mesh", "pipeline", "deepspeed"]
-TO_DEVICE = StepPart("to device", Batch, "to", "by strategy.batch_to_device; windows travel once")
+TO_DEVICE = StepPart(
+    "to device", Batch, "to", "by strategy.batch_to_device; tokens and targets are copied as one tensor"
+)
 LOSS = StepPart("forward, loss", CausalLM, "compute_loss", "by the path of choose_loss: fused, compiled or eager")
-SHARE = StepPart("share", CausalLM, "training_step", "by its number of targets; plus the auxiliary loss")
+SHARE = StepPart("loss weight", CausalLM, "training_step", "by its number of targets; plus the auxiliary loss")
 CLIP = StepPart("clipping", CausalLM, "clip_to_norm", "by the norm of all gradients")
 GUARD = StepPart("guard", CausalLM, "must_skip_update", "LateGuard.watch instead where the host must not wait")
 SCHEDULE = StepPart("schedule", CausalLM, "learning_rate_factor")
-METRICS = StepPart("metrics", StepLog, "at_step", "the first of the callbacks; see fitting.py for all of them")
+METRICS = StepPart(
+    "metrics", StepLog, "at_step", "after the callback for interruptions; see fitting.py for all of them"
+)
 STEPS: dict[Mode, StepOrder] = {
     "one device": StepOrder(
         micro_batch=(TO_DEVICE, LOSS, SHARE, StepPart("backward", SingleDeviceStrategy, "backward")),
@@ -350,7 +354,9 @@ STEPS: dict[Mode, StepOrder] = {
             TO_DEVICE,
             LOSS,
             SHARE,
-            StepPart("backward, reduction", DDPStrategy, "backward", "buckets are reduced on the last micro-batch"),
+            StepPart(
+                "backward, reduction", DDPStrategy, "backward", "DDP all-reduces buckets, on the last micro-batch"
+            ),
         ),
         update=(CLIP, GUARD, StepPart("optimizer", DDPStrategy, "optimizer_step"), SCHEDULE, METRICS),
     ),
@@ -359,7 +365,12 @@ STEPS: dict[Mode, StepOrder] = {
             TO_DEVICE,
             StepPart("forward, loss", MeshStrategy, "compute_loss", "FSDP gathers each block's weights"),
             SHARE,
-            StepPart("backward, reduction", MeshStrategy, "backward", "FSDP scatters, once a step with reduce_once"),
+            StepPart(
+                "backward, reduction",
+                MeshStrategy,
+                "backward",
+                "FSDP reduce-scatters: on the last micro-batch, or on each with parallel.reduce_once=false",
+            ),
         ),
         update=(
             StepPart("clipping", MeshStrategy, "clip_gradients", "over all parts of the mesh"),
@@ -372,7 +383,12 @@ STEPS: dict[Mode, StepOrder] = {
     "pipeline": StepOrder(
         micro_batch=(
             TO_DEVICE,
-            StepPart("forward, loss, backward, reduction", Pipeline, "train", "micro-batches of its schedule"),
+            StepPart(
+                "forward, loss, backward, reduction",
+                Pipeline,
+                "train",
+                "all micro-batches of its schedule; a stage reduces its gradients after its last one",
+            ),
             SHARE,
             StepPart("tied weights", MeshStrategy, "backward", "adds the gradients of weights that two stages hold"),
         ),
@@ -390,7 +406,12 @@ STEPS: dict[Mode, StepOrder] = {
             TO_DEVICE,
             LOSS,
             SHARE,
-            StepPart("backward, reduction", ZeroStrategy, "backward", "by the engine"),
+            StepPart(
+                "backward, reduction",
+                ZeroStrategy,
+                "backward",
+                "the engine reduces: on the last micro-batch with ZeRO-1, on each with ZeRO-2 and -3",
+            ),
         ),
         update=(
             StepPart("guard", CausalLM, "must_skip_update", "after the engine has clipped and updated"),

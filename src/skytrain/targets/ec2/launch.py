@@ -51,7 +51,7 @@ from ...tuning import Schedule, plan_sweep, sweep_name
 from ..bundle import Bundle, BundleContents, bundle_of, packed, upload_bundle
 from ..checks import Finding, Preflight, account_checks, require
 from ..jobs import job_config, job_extras, job_name, launch_record, machine_run, node_command
-from ..lifecycle import LaunchSteps, MachinesLeft, roll_back, run_launch, undone_by
+from ..lifecycle import LaunchSteps, MachinesLeft, roll_back, rollback_on_error, run_launch
 from ..limits import ask_account, check_alone, check_place, check_regions, check_same
 from ..plans import PlannedJob, Trials, compose_plan, plan_file, plan_run
 from ..wheels import PLATFORMS, UBUNTU_PLATFORMS, ImagePython
@@ -169,7 +169,7 @@ def start_launch(prepared: PreparedLaunch, files: Mapping[str, bytes], reporter:
     whole = _steps(replace(prepared, smoke=None), files, reporter)
     run_launch(whole, reporter)
     if prepared.smoke is not None:
-        with undone_by(lambda error: roll_back(whole, error, reporter)):
+        with rollback_on_error(lambda error: roll_back(whole, error, reporter)):
             run_launch(_steps(prepared.smoke, files, reporter), reporter)
     return prepared.record
 

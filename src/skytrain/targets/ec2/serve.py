@@ -16,7 +16,7 @@ from ...serving import ApiKey, ServedModel, choose_api_key
 from ...storage import open_store
 from ..bundle import config_files
 from ..checks import Finding, Preflight
-from ..lifecycle import undone_by
+from ..lifecycle import rollback_on_error
 from ..plans import PlannedJob
 from ..serving import EXPORTED, ServeJob, key_command, model_key, plain_name, upload_model
 from ..shell import ENDPOINT_PORT as PORT
@@ -78,7 +78,7 @@ class Ec2Target:
             return 0
         job.confirm(prepared.session, "Serve?", prepared.usd_per_hour)
         upload_model(prepared.store, model, endpoint.model_key, reporter)
-        with undone_by(lambda error: remove_key(endpoint, reporter)):
+        with rollback_on_error(lambda error: remove_key(endpoint, reporter)):
             prepared.session.perform(endpoint.put)
             start_launch(prepared, config_files(job.folders), reporter)
         _announce(endpoint, model)
