@@ -64,11 +64,11 @@ def test_a_refusal_is_told_with_the_rights_that_are_missing_and_nothing_is_lost(
     with pytest.raises(SkytrainError, match="logs:CreateLogGroup, logs:CreateLogStream and logs:PutLogEvents"):
         stream.flush()
     sent = []
-    monkeypatch.setattr(stream, "_send", lambda: sent.append(1))
-    with pytest.raises(SkytrainError, match="does not take the log"):
-        stream.flush()  # not asked again at once
+    with monkeypatch.context() as patch:
+        patch.setattr(stream, "_send", lambda: sent.append(1))
+        with pytest.raises(SkytrainError, match="does not take the log"):
+            stream.flush()  # not asked again at once
     assert not sent
-    monkeypatch.undo()
     stream._retry_at = 0.0
     stream.flush()  # it creates the group and the stream again
     assert events(logs, "/skytrain/r", "attempt-0/rank-0") == ["kept"]

@@ -100,6 +100,24 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     assert ended is None, f"SeaweedFS ended during the tests, with code {ended}:\n{log}"
 
 
+@pytest.fixture(autouse=True)
+def same_aws_environment() -> Iterator[None]:
+    """Keys that a test leaves behind would be those of all later ones, and of the server, if they start it."""
+    before = _aws_variables()
+    yield
+    after = _aws_variables()
+    for name in after.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+    assert after == before, (
+        f"the test changed {', '.join(sorted({name for name, _ in after.items() ^ before.items()}))}"
+    )
+
+
+def _aws_variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+
+
 @pytest.fixture
 def no_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     """Nothing of the developer's own AWS settings reaches a test, and no test leaves this machine."""
@@ -174,7 +192,12 @@ def start_server(folder: Path) -> tuple[subprocess.Popen[bytes], S3Server]:
                     "-volume.preStopSeconds=0",
                 ],
                 cwd=folder,
-                env={**os.environ, "HOME": str(folder), "WEED_S3_SSE_KEK": ENCRYPTION_KEY},
+                # AWS's keys would replace those of the configuration.
+                env={
+                    **{name: value for name, value in os.environ.items() if not name.startswith("AWS_")},
+                    "HOME": str(folder),
+                    "WEED_S3_SSE_KEK": ENCRYPTION_KEY,
+                },
                 stdout=log,
                 stderr=log,
                 preexec_fn=die_with_parent,
