@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import faulthandler
-import multiprocessing
 import os
 import pickle
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,24 @@ def run_ranks(world_size: int, work: Callable[..., Any], *args: Any) -> list[Any
     """What `work(*args)` returns on each rank. It is a function of a module, since each process imports it anew."""
     import torch.multiprocessing as mp
 
-    # A server that has imported these forks every rank: importing them took longer than the work of most ranks.
-    multiprocessing.set_forkserver_preload(["lightning.pytorch", "torch.distributed.fsdp", "torch._dynamo"])
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, _server_of_ranks():
         (Path(folder) / "given").write_bytes(pickle.dumps((dict(os.environ), pickle.dumps((work, args)))))
         mp.start_processes(_rank, (world_size, _free_port(), folder), nprocs=world_size, start_method="forkserver")
         return [pickle.loads((Path(folder) / str(rank)).read_bytes()) for rank in range(world_size)]
+
+
+@contextmanager
+def _server_of_ranks() -> Iterator[None]:
+    """Start a server that imports what ranks need, which takes longer than the work of most, and forks every rank.
+
+    A process has one such server. Others would find modules in it that were imported with the environment of now.
+    """
+    forkserver._forkserver._stop()
+    forkserver.set_forkserver_preload(["lightning.pytorch", "torch.distributed.fsdp", "torch._dynamo"])
+    try:
+        yield
+    finally:
+        forkserver._forkserver._stop()
 
 
 def _rank(rank: int, world_size: int, port: int, folder: str) -> None:
