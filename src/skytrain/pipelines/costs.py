@@ -222,7 +222,7 @@ def cost_notes(costs: RunCosts) -> list[str]:
         targets = billing_targets()
         places = " and ".join(dict.fromkeys(target.title for target in targets))
         settings = " or ".join(f"cloud={target.name}" for target in targets)
-        lines.append(f"{jobs} on {places}: what they cost is told with {settings}")
+        lines.append(f"{jobs} on {places}: add {settings} to see what they cost")
     if not costs.metered and not costs.jobs and not costs.unread_jobs:
         lines.append("no attempt knew the price of its machine: set budget.usd_per_hour")
     stored = format_bytes(costs.stored_bytes)
