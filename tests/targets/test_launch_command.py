@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from skytrain.aws import cloud_files
-from skytrain.cli import node
 from skytrain.cli.main import main
 from skytrain.config import Config, SkytrainError, compose, source_hash
 from skytrain.jobs import NodeRequest
+from skytrain.pipelines.node import take_part
 from skytrain.planning import write_plan
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.storage import open_store
@@ -238,7 +238,7 @@ def test_machines_whose_agent_cannot_start_are_counted_and_not_replaced_for_ever
         seen.append(machine["InstanceId"])
         monkeypatch.setattr(Ec2Launcher, "instance", lambda *_: seen[-1])
         with pytest.raises(SkytrainError):
-            node.run_here(config, request)
+            take_part(config, request, print)
     [group] = groups(ground)
     assert (group["DesiredCapacity"], group["Instances"], len(set(seen))) == (0, [], 3)
     reason = typed.store.read(f"runs/gpt2-typed/launches/00001/unfit/{seen[0]}.json")
