@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def count_restarts_without_progress(supervision: Supervision) -> None:
-    """Makes torchrun's `--max-restarts` a limit of restarts in a row without progress; torchrun counts all of a job."""
+    """Make torchrun's `--max-restarts` count restarts in a row without progress; torchrun counts all restarts of a job."""
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
     monitor, progress = LocalElasticAgent._monitor_workers, ResumeProgress()

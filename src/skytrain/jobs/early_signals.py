@@ -16,7 +16,10 @@ INTERRUPTED_EXIT_CODE = 12  # as in EXIT_CODES, whose module takes too long to i
 
 
 def handle_early_signals(arguments: Sequence[str]) -> None:
-    """Makes a signal end `skytrain train` or `node` with its own exit code. Workers handle signals themselves, once they arrive."""
+    """Let a signal end `skytrain train` or `skytrain node` with its own exit code.
+
+    Workers handle signals themselves, once they arrive.
+    """
     command = next((word for word in arguments if word != "--debug"), None)
     if command in ("train", "node") and variable(SUPERVISOR) is None and not is_worker():
         for number in handled_signals():
@@ -24,7 +27,7 @@ def handle_early_signals(arguments: Sequence[str]) -> None:
 
 
 def handled_signals() -> list[signal.Signals]:
-    """The signals that stop a job. Under nohup, SIGHUP is ignored, and stays so."""
+    """Return the signals that stop a job. Under nohup, SIGHUP is ignored and stays ignored."""
     return [each for each in SIGNALS if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
 
 

@@ -13,12 +13,12 @@ PACKAGE = str(Path(__file__).parents[1])
 
 
 def counts() -> str:
-    """Collectives started and ended, by group; the text changes whenever one does."""
+    """Return the number of collectives started and ended, by group; the text changes whenever a number does."""
     return json.dumps([dump.get("pg_status") for dump in _dumps(entries=False)], sort_keys=True)
 
 
 def waits_in() -> str | None:
-    """The oldest collective that has not ended, such as `all_reduce among shard`; None where there is none."""
+    """Return the oldest collective that has not ended, such as `all_reduce among shard`; None if there is none."""
     waiting = [entry for dump in _dumps(entries=True) for entry in dump.get("entries", []) if not entry["retired"]]
     if not waiting:
         return None
@@ -29,7 +29,7 @@ def waits_in() -> str | None:
 
 
 def place() -> str:
-    """The innermost line of Skytrain's code that the main thread is in."""
+    """Return the innermost line of Skytrain's code that the main thread is in."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         code = frame.f_code
@@ -45,7 +45,7 @@ def doing() -> str:
 
 
 def observe(before: str) -> tuple[str, str]:
-    """The counts now, and what this process is doing; in more detail if nothing has changed since `before`."""
+    """Return the counts now and what this process is doing, in more detail if nothing has changed since `before`."""
     try:
         moved = counts()
         return moved, doing() if moved == before else place()
@@ -54,7 +54,7 @@ def observe(before: str) -> tuple[str, str]:
 
 
 def _dumps(*, entries: bool) -> Iterator[dict[str, Any]]:
-    """Of gloo's recorder and, in a torch that has NCCL, of NCCL's."""
+    """Yield the dumps of gloo's recorder and, if this torch has NCCL, of NCCL's."""
     import torch._C._distributed_c10d as c10d
 
     for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):

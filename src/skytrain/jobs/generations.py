@@ -102,7 +102,7 @@ class HostState:
 
     @property
     def may_be_invited(self) -> bool:
-        """Whether its heartbeat says that it is ready. A host that must go would end each generation at once."""
+        """Return whether its heartbeat says that it is ready. A host that must go would end each generation at once."""
         return self.leaving is None and self.phase != "gone"
 
 
@@ -143,7 +143,7 @@ Step = tuple[HostState, tuple[Action, ...]]
 
 
 def looked(state: HostState, view: MeetingView, rules: MeetingRules) -> Step:
-    """The host has looked at the store."""
+    """Return the host's state and actions after it has looked at the store."""
     if state.phase == "gone":
         return state, ()
     state = _watch(state, view, rules)
@@ -162,7 +162,7 @@ def looked(state: HostState, view: MeetingView, rules: MeetingRules) -> Step:
 
 
 def must_go(state: HostState, end: GenerationEnd) -> Step:
-    """This host must leave soon, for example after a spot notice; with an exit code, all hosts must."""
+    """Let this host leave soon, for example after a spot notice; with an exit code, let all hosts leave."""
     if state.phase == "gone" or state.leaving is not None:
         return state, ()
     state = dataclasses.replace(state, leaving=end, end=state.end if end.exit_code is None else end)
@@ -173,7 +173,7 @@ def must_go(state: HostState, end: GenerationEnd) -> Step:
 
 
 def job_ended(state: HostState, end: GenerationEnd) -> Step:
-    """The job of the generation that this host joined has ended here."""
+    """Return the state and actions after the job of the joined generation has ended on this host."""
     if state.phase not in ("running", "stopping"):
         return state, ()
     if end.exit_code is None:
@@ -203,7 +203,7 @@ def _look_at_job(state: HostState, view: MeetingView, rules: MeetingRules) -> St
 
 
 def _look_at_generation(state: HostState, newest: JobGeneration, rules: MeetingRules) -> Step:
-    """A generation is under way, and this host runs no job."""
+    """Decide what to do while a generation is under way and this host runs no job."""
     if state.host in newest.members and newest.number > state.joined and state.leaving is None:
         state = dataclasses.replace(state, phase="running", joined=newest.number, end=None, turn=0)
         return state, (StartJob(newest),)
@@ -232,7 +232,7 @@ def _propose(state: HostState, view: MeetingView, rules: MeetingRules) -> Step:
 
 
 def fresh_hosts(view: MeetingView, rules: MeetingRules, host: str) -> Sequence[str]:
-    """The hosts with a recent heartbeat, sorted; of each machine, the one with the latest."""
+    """Return the hosts with a recent heartbeat, sorted; for each machine, the one with the latest."""
     own = view.ready.get(host)
     if own is None:
         return []
@@ -251,7 +251,7 @@ def _spares(view: MeetingView, newest: JobGeneration, rules: MeetingRules, state
 
 
 def _watch(state: HostState, view: MeetingView, rules: MeetingRules) -> HostState:
-    """Counts how long the members of the generation under way have been silent."""
+    """Count how long the members of the current generation have been silent."""
     own = view.ready.get(state.host)
     if view.newest is None or view.end is not None:
         return dataclasses.replace(state, beat=own, watched=0, silences=())
@@ -267,7 +267,10 @@ def _watch(state: HostState, view: MeetingView, rules: MeetingRules) -> HostStat
 
 
 def _listen(silence: Silence, beat: float | None, own: tuple[float, float], rules: MeetingRules) -> Silence:
-    """`own`: this host's former and present heartbeat. Only what follows the member's own heartbeat is its silence."""
+    """Update a member's silence, where `own` is this host's former and present heartbeat.
+
+    Only the time after the member's own heartbeat counts.
+    """
     if beat is not None and beat != silence.beat:
         return Silence(silence.host, beat)
     since = own[0] if silence.beat is None else max(own[0], silence.beat)

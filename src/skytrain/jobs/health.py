@@ -34,7 +34,7 @@ class HostNeeds:
 
 
 def find_problems(needs: HostNeeds, all_reduce_seconds: float = ALL_REDUCE_SECONDS) -> list[str]:
-    """One line for each problem; none: the host is fit."""
+    """Return one line for each problem; an empty list means that the host is fit."""
     gpus = count_gpus()
     efa = needs.efa_devices
     problems = [*_gpu_problems(gpus, needs.processes), *_efa_problems(efa), *_disk_problems(needs.cache_folder)]
@@ -77,7 +77,7 @@ def _efa_problems(wanted: int = 0, folder: Path = INFINIBAND) -> Iterator[str]:
 
 
 def _disk_problems(folder: Path | None) -> Iterator[str]:
-    """Writes to the data cache, which is on the local NVMe disk where the machine has one."""
+    """Write to the data cache, which is on the local NVMe disk if the machine has one."""
     if folder is None or not list(Path("/").glob(NVME.lstrip("/"))):
         return
     try:
@@ -90,7 +90,7 @@ def _disk_problems(folder: Path | None) -> Iterator[str]:
 
 
 def all_reduce_problems(processes: int, backend: str, seconds: float, *, efa: bool = False) -> list[str]:
-    """All-reduces among the processes of this host, whose sums must be right; with `efa`, NCCL's network must be EFA.
+    """Check that all-reduces among the processes of this host have the right sums and, with `efa`, that NCCL uses EFA.
 
     NCCL chooses its network when a communicator is made, also for a single host, and says so in its log.
     """
@@ -115,5 +115,5 @@ def all_reduce_problems(processes: int, backend: str, seconds: float, *, efa: bo
 
 
 def uses_efa(log: str) -> bool:
-    """Whether NCCL's log, with NCCL_LOG, says that its network is EFA."""
+    """Return whether NCCL's log, written with NCCL_LOG, says that its network is EFA."""
     return ON_EFA in log.lower()

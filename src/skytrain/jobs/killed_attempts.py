@@ -13,7 +13,7 @@ RECORD_SECONDS = 5.0  # for which the store is tried: the user waits for the com
 
 
 def record_interruption(config: StoreConfig, claim: ClaimedAttempt, cause: str, tell: Callable[[str], None]) -> None:
-    """Writes the outcome, unless the workers or another node's supervisor have.
+    """Write the outcome, unless the workers or another node's supervisor have written it.
 
     Without an outcome, `status` takes the attempt for a lost machine.
     """
@@ -27,7 +27,7 @@ def record_interruption(config: StoreConfig, claim: ClaimedAttempt, cause: str, 
 
 
 def was_asked_to_stop(config: StoreConfig, claim: ClaimedAttempt | None, tell: Callable[[str], None]) -> bool:
-    """Whether `skytrain stop` names the attempt that these workers made, so that it must not be restarted."""
+    """Return whether `skytrain stop` names the attempt that these workers made, so that it must not be restarted."""
     if claim is None:
         return False
     try:

@@ -19,12 +19,12 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def identify(pid: int) -> str:
-    """Identifies a process by its id and start time, since ids are reused."""
+    """Return a process's id and start time, which together identify it: ids are reused."""
     return f"{pid}-{read_stat(pid)[19]}" if _has_proc() else str(pid)
 
 
 def is_alive(identity: str) -> bool:
-    """Whether exactly that process is alive."""
+    """Return whether exactly that process is alive."""
     pid = int(identity.partition("-")[0])
     try:
         return lives(pid) and identify(pid) == identity
@@ -33,7 +33,7 @@ def is_alive(identity: str) -> bool:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process is alive; a zombie is not."""
+    """Return whether a process is alive; a zombie is not."""
     try:
         if _has_proc():
             return read_stat(pid)[0] != "Z"
@@ -44,7 +44,7 @@ def lives(pid: int) -> bool:
 
 
 def tie_to_supervisor() -> None:
-    """Ties this process to its supervisor, if it was started by one, directly or through torchrun."""
+    """Tie this process to its supervisor, if it was started by one, directly or through torchrun."""
     supervisor = os.environ.get(SUPERVISOR)
     if supervisor is None:
         return
@@ -54,19 +54,19 @@ def tie_to_supervisor() -> None:
 
 
 def die_with_parent() -> None:
-    """Makes Linux kill this process when the thread that started it ends."""
+    """Make Linux kill this process when the thread that started it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Makes Linux give this process the orphans among its descendants, which would otherwise belong to init."""
+    """Make this process adopt the orphans among its descendants, which would otherwise belong to init."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def is_supervised(supervisor: str) -> bool:
-    """Whether the supervisor is alive and an ancestor of this process; an orphan gets another parent."""
+    """Return whether the supervisor is alive and an ancestor of this process; an orphan gets another parent."""
     return is_alive(supervisor) and (not _has_proc() or int(supervisor.partition("-")[0]) in _ancestors())
 
 
@@ -85,5 +85,7 @@ def _has_proc() -> bool:
 
 
 def read_stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the name, which is in brackets and may contain anything: state, parent, ..."""
+    """Return the fields of /proc/PID/stat after the name (state, parent, ...); the name is in brackets and may contain
+    anything.
+    """
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -13,19 +13,19 @@ class RentedMachines(Protocol):
     """Requests may fail and be repeated: each must be idempotent."""
 
     def end_run(self, exit_code: int) -> None:
-        """The run is over; called by each host before the machines are given back."""
+        """Note that the run is over; called by each host before the machines are given back."""
 
     def set_desired(self, count: int) -> None:
-        """Ask for so many machines: 0 when the run is over, whatever its outcome."""
+        """Ask for this many machines: 0 when the run is over, whatever its outcome."""
 
     def lack_nodes(self, ready: int, wanted: int, seconds: float) -> None:
-        """Called once a minute by one of the hosts that wait: for so long too few have been ready."""
+        """Note that too few nodes have been ready for this long; called once a minute by one of the waiting hosts."""
 
     def delete_groups(self) -> None:
         """Give back everything that was rented for the run; node 0's last act."""
 
     def replace_me(self, reason: str) -> None:
-        """Report this machine as unfit, so that another takes its place."""
+        """Report this machine as unfit, so that another one replaces it."""
 
     def terminate_me(self) -> None:
         """End this machine; called last."""

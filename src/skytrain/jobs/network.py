@@ -64,7 +64,7 @@ class Network:
 
 
 def set_environment(device: str, nodes: int, master: str | None, gpu: str | None = None) -> Network:
-    """Sets the variables that are not set yet. Call it before the first process group and before the GPU is used."""
+    """Set the variables that are not set yet. Call it before the first process group and before the GPU is used."""
     interface = interface_towards(master) if master and nodes > 1 else None
     efa_devices = count_efa_devices()
     wanted = environment(device, nodes=nodes, interface=interface, efa=efa_devices > 0, gpu=gpu)
@@ -79,7 +79,7 @@ def set_environment(device: str, nodes: int, master: str | None, gpu: str | None
 def environment(
     device: str, *, nodes: int, interface: str | None = None, efa: bool = False, gpu: str | None = None
 ) -> Mapping[str, str]:
-    """The variables that a node needs."""
+    """Return the variables that a node needs."""
     # gloo uses the address of the host name, which on Ubuntu is the loopback's.
     found = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
     if device != "cuda":
@@ -106,7 +106,7 @@ def count_efa_devices(folder: Path = INFINIBAND) -> int:
 
 
 def address_towards(host: str) -> str | None:
-    """The address of this machine on the route to `host`; None without a route. Nothing is sent."""
+    """Return the address of this machine on the route to `host`; None without a route. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, 9))
@@ -116,14 +116,14 @@ def address_towards(host: str) -> str | None:
 
 
 def free_port(address: str) -> int:
-    """A port at which nothing listens now."""
+    """Return a port that nothing listens on now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 
 def interface_towards(host: str) -> str | None:
-    """The interface on the route to `host`; None for the loopback."""
+    """Return the interface on the route to `host`; None for the loopback."""
     address = address_towards(host)
     if address is None or address.startswith("127."):
         return None
@@ -131,7 +131,7 @@ def interface_towards(host: str) -> str | None:
 
 
 def address_of(interface: str) -> str | None:
-    """The IPv4 address of an interface; None for one that has none or does not exist."""
+    """Return the IPv4 address of an interface; None if it has none or does not exist."""
     request = array.array("B", struct.pack("256s", interface.encode()[:15]))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

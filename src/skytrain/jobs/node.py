@@ -52,7 +52,7 @@ class NodeRequest:
 def run_node(
     config: Config, request: NodeRequest, tell: Callable[[str], None], machines: RentedMachines | None = None
 ) -> int:
-    """Takes part in a run on this machine until it is over; returns the exit code."""
+    """Take part in a run on this machine until it is over, and return the exit code."""
     if request.job == "train":
         check_job(config, request.processes * request.nodes, request.nodes)
     metadata = find_metadata()
@@ -141,7 +141,7 @@ def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell
 
 @contextlib.contextmanager
 def machine_lock(machine: str, run: str) -> Iterator[None]:
-    """One agent for a run on a machine. Who holds the lock knows that the agents before it have ended."""
+    """Hold the lock that allows one agent per run and machine. Its holder knows that earlier agents have ended."""
     name = run if len(run.encode()) <= LOCK_BYTES else hashlib.sha256(run.encode()).hexdigest()
     path = Path(tempfile.gettempdir()) / f"skytrain-node-{machine}-{name}.lock"
     with path.open("a") as file:

@@ -91,7 +91,7 @@ class NodeAgent:
         self._over = self._was_first_node = False  # the run is over; this host was node 0 of its last generation
 
     def run(self, dead: frozenset[str] = frozenset()) -> int:
-        """Takes part until the run is over or this host must leave; returns the exit code."""
+        """Take part until the run is over or this host must leave, and return the exit code."""
         self.state = dataclasses.replace(self.state, dead=dead)
         with ExitStack() as stack:
             stack.callback(self._end)
@@ -105,7 +105,7 @@ class NodeAgent:
         return self.exit_code
 
     def handle_signals(self) -> None:
-        """A signal to the agent is a notice: it comes from a shutdown, the scheduler or a terminal."""
+        """Treat a signal to the agent as a notice: it comes from a shutdown, the scheduler or a terminal."""
         for number in handled_signals():
             signal.signal(number, self._handle)
 
@@ -114,7 +114,7 @@ class NodeAgent:
         self._signal = number
 
     def round(self) -> None:
-        """Whatever is due now."""
+        """Do whatever is due now."""
         self._check_job()
         if self._signal is not None:
             self._must_go(f"{signal.Signals(self._signal).name} received")
@@ -153,7 +153,7 @@ class NodeAgent:
         return view
 
     def _try(self, work: Callable[[], None]) -> None:
-        """Without an answer of the store the next round tries again; the job goes on meanwhile."""
+        """Do the work, or let the next round try again if the store does not answer; the job continues meanwhile."""
         try:
             work()
             if self._silent_since is not None:
@@ -237,7 +237,7 @@ class NodeAgent:
             self._pass_health_check()
 
     def _judge(self, code: int, generation: JobGeneration) -> GenerationEnd:
-        """What the exit code of a job means for its generation and for the run."""
+        """Return what the exit code of a job means for its generation and for the run."""
         host = self.identity.host
         if code in RUN_ENDS:
             return GenerationEnd(host, f"the run is over: exit code {code}", code)
@@ -312,7 +312,7 @@ class NodeAgent:
             self._look.at = 0.0
 
     def _pass_health_check(self) -> bool:
-        """Three tries, since a driver may need a moment; then the machine is replaced, not tried again."""
+        """Check the host up to three times, since a driver may need a moment; then have the machine replaced."""
         problems: list[str] = []
         for number in range(1, HEALTH_TRIES + 1):
             problems = self.services.health()
@@ -328,7 +328,10 @@ class NodeAgent:
         return False
 
     def _keep_machine(self) -> None:
-        """After a failure, leave this machine to people for a while. Its cost counts; a signal or a notice ends it."""
+        """Keep this machine for a while after a failure, for people to look at.
+
+        Its cost counts; a signal or a notice ends it.
+        """
         if not self._over or self.exit_code in NO_FAILURES or not self.limits.keep_seconds:
             return
         until = time.monotonic() + self.limits.keep_seconds

@@ -22,10 +22,10 @@ class NodeJob(Protocol):
     """What the node agent runs for a generation."""
 
     def poll(self) -> int | None:
-        """The exit code, or None while it runs."""
+        """Return the exit code, or None while the job runs."""
 
     def stop(self) -> None:
-        """Let it save and stop."""
+        """Let the job save and stop."""
 
     def kill(self) -> None: ...
 

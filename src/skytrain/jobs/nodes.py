@@ -37,7 +37,7 @@ class NoRendezvous(SkytrainError):
 
 
 def check_reachable(endpoint: str, timeout_seconds: float = 60.0) -> None:
-    """Waits until something listens at `host:port`; raises NoRendezvous, with the reason, after `timeout_seconds`."""
+    """Wait until something listens at `host:port`; after `timeout_seconds` raise NoRendezvous with the reason."""
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdigit():
         raise SkytrainError(
@@ -64,7 +64,7 @@ def _unreachable(endpoint: str, seconds: float, reason: str) -> str:
 
 
 def meet(ranks: Ranks, timeout_seconds: float = START_SECONDS) -> Store:
-    """The store that the processes share, at MASTER_ADDR:MASTER_PORT."""
+    """Return the store that the processes share, at MASTER_ADDR:MASTER_PORT."""
     import torch.distributed as dist
 
     endpoint = rendezvous_endpoint()
@@ -88,13 +88,13 @@ def rendezvous_endpoint() -> str:
 
 
 def host_name() -> str:
-    """The name of this host, and the address at which the job's other hosts see it."""
+    """Return the name of this host, and the address at which the job's other hosts see it."""
     address = address_towards(master_address() or "")
     return f"{platform.node()} {address}" if address else platform.node()
 
 
 def node_facts(config: Config) -> dict[str, str]:
-    """What must be equal on all nodes: versions, Skytrain's source files, settings."""
+    """Return what must be equal on all nodes: versions, Skytrain's source files, settings."""
     import torch
 
     settings = {
@@ -110,7 +110,7 @@ def node_facts(config: Config) -> dict[str, str]:
 
 
 def agree(store: Store, ranks: Ranks, facts: Mapping[str, str], timeout_seconds: float = START_SECONDS) -> None:
-    """Waits for every process and compares their facts. Returns on all of them, or raises on all of them."""
+    """Wait for every process and compare their facts. Return on all of them, or raise on all of them."""
     import torch.distributed as dist
 
     here = json.dumps({**facts, "processes on a node": str(ranks.local_size)}, sort_keys=True)
@@ -139,7 +139,7 @@ def agree(store: Store, ranks: Ranks, facts: Mapping[str, str], timeout_seconds:
 
 
 def _leave_together(store: Store, ranks: Ranks) -> None:
-    """Rank 0 may host the store, and must keep it until the others have read it."""
+    """Let rank 0 wait until the others have read the store, which it may host."""
     import torch.distributed as dist
 
     store.set(f"{_rank_key(ranks.rank)}/read", "")
@@ -165,7 +165,7 @@ def _differences(store: Store, first_host: str, others: Mapping[int, str]) -> st
 
 
 def numbers(ranks: Iterable[int]) -> str:
-    """`0-3, 6` of 0, 1, 2, 3, 6."""
+    """Format ranks as ranges: 0, 1, 2, 3, 6 as `0-3, 6`."""
     spans: list[list[int]] = []
     for rank in sorted(ranks):
         if spans and rank == spans[-1][1] + 1:

@@ -18,7 +18,7 @@ CONTROL_GROUPS = "skytrain-"
 
 
 def descendants(pid: int) -> list[int]:
-    """All descendants of a living process, from Linux's /proc; elsewhere workers end when their sockets close."""
+    """Return all descendants of a living process, from Linux's /proc; elsewhere workers end when their sockets close."""
     parents = {}
     for path in PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended since
@@ -32,7 +32,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def kill_descendants() -> None:
-    """Kills all descendants of this process. With `adopt_orphans`, those whose parents have ended are among them.
+    """Kill all descendants of this process. With `adopt_orphans`, those whose parents have ended are among them.
 
     Only for a process that started nothing but what is to be killed.
     """
@@ -40,7 +40,7 @@ def kill_descendants() -> None:
 
 
 def kill_session(leader: int) -> None:
-    """Kills the processes of the session that a process began, also where it has ended: its number is then not reused.
+    """Kill the processes of the session that a process began, even if it has ended: its number is then not reused.
 
     Unlike their environment, a process that writes its own title (setproctitle) does not overwrite its session.
     """
@@ -58,7 +58,7 @@ def kill_session(leader: int) -> None:
 
 
 def processes_with(variable: str, value: str) -> list[int]:
-    """All other living processes that inherited a variable of the environment with this value."""
+    """Return all other living processes that inherited an environment variable with this value."""
     mark = f"{variable}={value}".encode()
     found = []
     for path in PROC.glob("[0-9]*/environ"):
@@ -69,12 +69,12 @@ def processes_with(variable: str, value: str) -> list[int]:
 
 
 def supervised_by(supervisor: str) -> list[int]:
-    """All living processes that were started under a supervisor."""
+    """Return all living processes that were started under a supervisor."""
     return processes_with(SUPERVISOR, supervisor)
 
 
 def kill_processes_with(variable: str, value: str) -> None:
-    """Kills the processes that `processes_with` finds. Returns when they have ended, or cannot be killed."""
+    """Kill the processes that `processes_with` returns, and return when they have ended or cannot be killed."""
     _kill_all(lambda: processes_with(variable, value))
 
 
@@ -111,7 +111,7 @@ class ControlGroup:
         return group
 
     def enter(self) -> None:
-        """Moves the calling process, and those that it starts later, into the group."""
+        """Move the calling process, and those that it starts later, into the group."""
         with contextlib.suppress(OSError):  # refused after all; processes are still found by their environment
             (self.folder / "cgroup.procs").write_text("0")
 
@@ -120,13 +120,13 @@ class ControlGroup:
             (self.folder / "cgroup.kill").write_text("1")
 
     def remove(self) -> None:
-        """Removes the group if it is empty; Linux refuses otherwise."""
+        """Remove the group if it is empty; Linux refuses otherwise."""
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
 
 def _own_folder() -> Path | None:
-    """The folder of this process's group in cgroup v2."""
+    """Return the folder of this process's group in cgroup v2."""
     try:
         mounts = (line.split() for line in (PROC / "self/mountinfo").read_text().splitlines())
         root = next(Path(words[4]) for words in mounts if words[words.index("-") + 1] == "cgroup2")
@@ -138,14 +138,14 @@ def _own_folder() -> Path | None:
 
 
 def _sweep(above: Path) -> None:
-    """Removes empty groups of former supervisors. Kills nothing: one may live where its pid is not visible."""
+    """Remove empty groups of former supervisors, but kill nothing: one may live where its pid is not visible."""
     for folder in above.glob(f"{CONTROL_GROUPS}*"):
         if not is_alive(folder.name.removeprefix(CONTROL_GROUPS)):
             ControlGroup(folder).remove()
 
 
 def kill_job(supervisor: str, group: ControlGroup | None) -> None:
-    """Kills every process of the job except the supervisor. Returns when they have ended, or cannot be killed."""
+    """Kill every process of the job except the supervisor, and return when they have ended or cannot be killed."""
     if group is not None:
         group.kill()
     kill_processes_with(SUPERVISOR, supervisor)

@@ -76,7 +76,7 @@ class Ranks:
     def joined(
         self, device: str, *, timeout_seconds: float = TIMEOUT_SECONDS, facts: Mapping[str, str] | None = None
     ) -> Iterator[JoinedJob]:
-        """Joins a process group for the duration of the context: gloo for the CPU and, on `cuda`, NCCL for the GPU.
+        """Join a process group for the duration of the context: gloo for the CPU and, on `cuda`, NCCL for the GPU.
 
         All ranks must have the same `facts`; otherwise all raise. A lost rank, or a collective that does not end within
         `timeout_seconds`, ends the job with a message that names it.
@@ -126,7 +126,7 @@ class Ranks:
         return dist.PrefixStore("default_pg", store), watchdog
 
     def first_does(self, work: Callable[[], T]) -> T:
-        """Calls `work` on rank 0, and returns its result or raises its error on every rank."""
+        """Call `work` on rank 0, and return its result or raise its error on every rank."""
         if self.world_size == 1:
             return work()
         import torch
@@ -146,11 +146,11 @@ class Ranks:
         return told[0]  # type: ignore[return-value]
 
     def any(self, here: bool) -> bool:
-        """Whether `here` is true on any rank."""
+        """Return whether `here` is true on any rank."""
         return bool(self.largest(int(here)))
 
     def largest(self, here: int) -> int:
-        """The largest of all ranks' numbers, over the CPU, so that no rank waits for its GPU."""
+        """Return the largest of all ranks' numbers, exchanged on the CPU so that no rank waits for its GPU."""
         if self.world_size == 1:
             return int(here)
         import torch
@@ -161,7 +161,7 @@ class Ranks:
         return int(number)
 
     def everyone(self, here: T) -> list[T]:
-        """The values of all ranks, in order of rank."""
+        """Return the values of all ranks, in order of rank."""
         if self.world_size == 1:
             return [here]
         import torch.distributed as dist

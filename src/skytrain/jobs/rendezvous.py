@@ -156,7 +156,7 @@ class MeetingStore:
                 self._store.delete(each.stat.key)
 
     def earlier_agents(self) -> frozenset[str]:
-        """Agents that this machine had before. Whoever holds the machine's lock knows that they have ended."""
+        """Return the earlier agents of this machine. The holder of the machine's lock knows that they have ended."""
         found = list_meeting(self._store, self._identity.run).hosts
         machine = machine_of(self._identity.host)
         return frozenset(
@@ -188,7 +188,7 @@ class MeetingStore:
         self._store.create(generation_key(self._identity.run, action.number), json.dumps(body).encode())
 
     def end(self, action: EndGeneration) -> bool:
-        """Whether this request ended the generation; False if it had ended before."""
+        """Return whether this request ended the generation; False if it had ended before."""
         end = action.end
         kind = "ended" if action.end.exit_code is None else "over"
         if (action.number, kind) in self._ends:

@@ -62,7 +62,9 @@ class ResumeProgress:
         self._step: int | None = None
 
     def made(self, resumed_step: int | None) -> bool:
-        """Whether an attempt has resumed from a newer commit than the last one that was seen; None: none has yet."""
+        """Return whether an attempt has resumed from a newer commit than the last one seen; `resumed_step` None means
+        that none has.
+        """
         before = self._step
         self._step = before if resumed_step is None else resumed_step
         return before is not None and resumed_step is not None and resumed_step > before
@@ -77,12 +79,12 @@ class Supervision:
 
     @classmethod
     def begin(cls, folder: Path) -> Supervision:
-        """Called in the supervisor."""
+        """Create the folder for the workers' reports; called in the supervisor."""
         return cls(folder, identify(os.getpid()))
 
     @classmethod
     def from_environment(cls) -> Supervision | None:
-        """Called in a worker; None without a supervisor."""
+        """Return the supervision that a worker was started under; None without a supervisor."""
         folder = variable(VARIABLE)
         supervisor = variable(SUPERVISOR)
         return cls(Path(folder), supervisor) if folder and supervisor else None
@@ -93,27 +95,27 @@ class Supervision:
     # The worker's side.
 
     def arrive(self, local_rank: int) -> None:
-        """Called once signal handlers are set: from here on signals may be sent to this process."""
+        """Report that signal handlers are set: from here on signals may be sent to this process."""
         self._put(f"pid-{local_rank}", str(os.getpid()))
 
     def check(self) -> None:
-        """Ends a worker whose supervisor is gone: the run may belong to another one by now."""
+        """End a worker whose supervisor is gone: the run may belong to another supervisor by now."""
         if not is_supervised(self.supervisor):
             raise SystemExit(CRASH)
 
     def report_resume(self, step: int) -> None:
-        """Reports the step this attempt resumes from, which shows whether the one before made progress."""
+        """Report the step this attempt resumes from, which shows whether the previous one made progress."""
         self._put("resumed", str(step))
 
     def report_claim(self, claim: ClaimedAttempt) -> None:
-        """Which attempt the workers make, so that the supervisor can record its end if it has to kill them."""
+        """Report which attempt the workers make, so that the supervisor can record its end if it has to kill them."""
         self._put("attempt", json.dumps(asdict(claim)))
 
     def report_outcome(self, outcome: str) -> None:
         self._put("outcome", outcome)
 
     def report_error(self, error: SkytrainError) -> None:
-        """Reports an error that has its own exit code; a lost peer counts as a crash."""
+        """Report an error that has its own exit code; a lost peer counts as a crash."""
         code = error.exit_code
         if code != CRASH:
             self._put("error", json.dumps({"exit_code": code, "message": str(error)}))
@@ -128,11 +130,11 @@ class Supervision:
     # The supervisor's side.
 
     def workers(self) -> set[int]:
-        """Process ids of the workers that have called `arrive` since the last `forget`."""
+        """Return the process ids of the workers that have called `arrive` since the last `forget`."""
         return {int(path.read_text()) for path in self.folder.glob("pid-*")}
 
     def forget(self) -> None:
-        """Removes the reports of former workers, before new ones are started."""
+        """Remove the reports of former workers, before new ones are started."""
         for name in ("pid-*", "error", "attempt"):
             for path in self.folder.glob(name):
                 path.unlink(missing_ok=True)
@@ -149,7 +151,7 @@ class Supervision:
         return None if text is None else int(text)
 
     def claim(self) -> ClaimedAttempt | None:
-        """None if the workers have claimed no attempt since the last `forget`."""
+        """Return the attempt that the workers have claimed since the last `forget`; None if there is none."""
         text = self._get("attempt")
         return None if text is None else ClaimedAttempt(**json.loads(text))
 
@@ -159,7 +161,7 @@ class Supervision:
 
 
 def report_attempt(local_rank: int, claim: ClaimedAttempt) -> None:
-    """Tells this node's supervisor, if there is one, which attempt was claimed; called on every rank."""
+    """Tell this node's supervisor, if there is one, which attempt was claimed; called on every rank."""
     supervision = Supervision.from_environment()
     if supervision is not None and local_rank == 0:
         supervision.report_claim(claim)

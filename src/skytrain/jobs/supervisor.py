@@ -70,14 +70,14 @@ class ProcessLayout:
 
 
 def choose_processes(config: Config, asked: int | None) -> int:
-    """`asked`, or else one for each GPU if the mode uses several processes, and one if it does not."""
+    """Return `asked`, or else one for each GPU if the mode uses several processes, and one if it does not."""
     if asked is not None:
         return asked
     return max(1, count_gpus()) if uses_process_group(config) and config.trainer.device != "cpu" else 1
 
 
 def count_gpus() -> int:
-    """Counts without torch, which would create a context on each GPU."""
+    """Count the GPUs without torch, which would create a context on each."""
     visible = visible_gpus()
     if visible is not None:
         return len(visible)
@@ -85,7 +85,7 @@ def count_gpus() -> int:
 
 
 def supervise(config: Config, words: Sequence[str], layout: ProcessLayout, tell: Callable[[str], None]) -> int:
-    """Runs `skytrain train WORDS` on this machine's processes until the job ends; returns the exit code."""
+    """Run `skytrain train WORDS` on this machine's processes until the job ends, and return the exit code."""
     check_job(config, layout.processes * layout.nodes, layout.nodes)
     command = ["-m", "skytrain", "train", *words]
     max_restarts = config.trainer.max_restarts if layout.generation is None else 0
@@ -112,7 +112,7 @@ def supervise(config: Config, words: Sequence[str], layout: ProcessLayout, tell:
 
 
 def _find_first_node(rendezvous: str, tell: Callable[[str], None]) -> None:
-    """Waits for node 0 with a message. torchrun would wait silently, and end with a traceback."""
+    """Wait for node 0 with a message. torchrun would wait silently, and end with a traceback."""
     try:
         check_reachable(rendezvous, FIRST_NODE_SECONDS)
     except NoRendezvous:
@@ -139,7 +139,9 @@ def torchrun(layout: ProcessLayout, max_restarts: int) -> list[str]:
 
 
 def restart_wait_seconds(failures: int) -> float:
-    """The wait before a restart after so many crashes in a row; with jitter, so that jobs do not retry together."""
+    """Return the wait before a restart after this many crashes in a row, with jitter so that jobs do not retry
+    together.
+    """
     return random.uniform(0.5, 1.0) * min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** (failures - 1))
 
 
@@ -161,7 +163,7 @@ class Restarts:
         self._progress = ResumeProgress()
 
     def crashed(self, resumed_step: int | None) -> int | None:
-        """The number of the next restart; None when none is left. The attempt resumed from `resumed_step`."""
+        """Return the number of the next restart; None when none is left. The attempt resumed from `resumed_step`."""
         if self._progress.made(resumed_step):
             self._failures = 0
         if self._failures >= self._allowed:
@@ -242,7 +244,7 @@ class Supervisor:
                 return EXIT_CODES[UNCOMMITTED]
 
     def _wait(self, seconds: float) -> bool:
-        """Waits; returns False if a signal arrived meanwhile."""
+        """Wait, and return False if a signal arrived meanwhile."""
         until = time.monotonic() + seconds
         while self._asked is None and time.monotonic() < until:
             time.sleep(min(POLL_SECONDS, max(0.0, until - time.monotonic())))
@@ -257,7 +259,7 @@ class Supervisor:
             self.interruption = f"{self._asked.name} received"
 
     def _how_it_ended(self, error: JobError | None) -> int | None:
-        """The exit code if the workers ended on purpose or were stopped; None if they crashed."""
+        """Return the exit code if the workers ended on purpose or were stopped; None if they crashed."""
         outcome = self._supervision.outcome()
         if outcome is not None:
             return EXIT_CODES[outcome]
@@ -266,7 +268,7 @@ class Supervisor:
         return EXIT_CODES[UNCOMMITTED] if self._asked is not None else None
 
     def _begin_child(self) -> None:
-        """Runs in the child before exec: from here on it ends with the supervisor."""
+        """Tie the child to the supervisor; runs in the child before exec."""
         die_with_parent()
         if self._group is not None:
             self._group.enter()
@@ -300,7 +302,7 @@ class Supervisor:
         return code
 
     def _check_other_nodes(self) -> None:
-        """Raises if the other nodes do not join: torchrun would wait for them silently."""
+        """Raise if the other nodes do not join: torchrun would wait for them silently."""
         if self._rendezvous is None:
             return
         if any(lives(pid) for pid in self._workers):
@@ -312,7 +314,7 @@ class Supervisor:
             )
 
     def _pass_on(self) -> None:
-        """Sends a received signal to the workers: torchrun would kill them after 30 seconds, even during a save."""
+        """Send a received signal to the workers: torchrun would kill them after 30 seconds, even during a save."""
         if self._asked is None:
             return
         if self._deadline is None:

@@ -79,7 +79,7 @@ class Watchdog:
         self._tell()
 
     def start(self) -> None:
-        """Starts the threads, once all ranks have created their watchdog: reading waits for a missing beat."""
+        """Start the threads, once all ranks have created their watchdog: reading waits for a missing beat."""
         now = self._answered_at = time.monotonic()
         everyone = range(self._ranks.world_size)
         self._changed_at, self._moved_at = dict.fromkeys(everyone, now), dict.fromkeys(everyone, now)
@@ -92,7 +92,7 @@ class Watchdog:
 
     @contextmanager
     def guarding(self) -> Iterator[None]:
-        """Publishes an error to the other ranks. If it means that another rank is lost, raises LostRank."""
+        """Publish an error to the other ranks, and raise LostRank if it means that another rank is lost."""
         try:
             yield
         except RuntimeError as error:
@@ -109,7 +109,7 @@ class Watchdog:
             raise
 
     def close(self) -> None:
-        """Called when this rank is done. Rank 0, if it hosts the store, waits for the others to finish."""
+        """Report that this rank is done. Rank 0, if it hosts the store, waits for the others to finish."""
         self._leave("done")
         if self._ranks.first and not agent_keeps_store():
             with contextlib.suppress(RuntimeError):  # a rank that is not done by then fails on its own
@@ -174,7 +174,7 @@ class Watchdog:
                 return
 
     def _find_failure(self) -> str | None:
-        """Why the job cannot continue; None if it can."""
+        """Return why the job cannot continue; None if it can."""
         now = time.monotonic()
         with self._lock:
             unheard = now - self._answered_at
@@ -200,7 +200,7 @@ class Watchdog:
         return None
 
     def _explain(self, error: str) -> str:
-        """Explains a failed collective: the peer may have published its error, or becomes silent within a few beats."""
+        """Explain a failed collective: the peer may have published its error, or becomes silent within a few beats."""
         self._explaining = True
         quiet = 4 * self._interval
         deadline = time.monotonic() + 2 * quiet
@@ -235,7 +235,7 @@ class Watchdog:
         return beat.ended not in (None, "lost") or (here and not lives(beat.process))
 
     def _stop(self, text: str) -> None:
-        """Prints the message on one rank of each node; the others wait, since torchrun ends them when one ends."""
+        """Print the message on one rank of each node; the others wait, since torchrun ends them when one ends."""
         first = self._ranks.node * self._ranks.local_size
         here = range(first, first + self._ranks.local_size)
         heard = [
@@ -257,14 +257,16 @@ class Watchdog:
         self._end_process()
 
     def _a_node_is_silent(self) -> bool:
-        """Whether all ranks of some node are silent; a single hanging rank does not count."""
+        """Return whether all ranks of some node are silent; a single hanging rank does not count."""
         size = self._ranks.local_size
         silent = {rank for rank, at in self._changed_at.items() if self._answered_at - at > self.silent_seconds}
         return any(silent >= set(range(node * size, (node + 1) * size)) for node in range(self._ranks.nodes))
 
     def _end_agent(self) -> None:
-        """Kills torchrun's agent, which would wait for the lost node; if the rendezvous host is lost, it would
-        wait in the store's socket and ignore signals."""
+        """Kill torchrun's agent, which would wait for the lost node.
+
+        If the rendezvous host is lost, it would wait in the store's socket and ignore signals.
+        """
         under_torchrun = has_torchrun_agent() and os.getppid() == self._parent
         if under_torchrun and self._ranks.nodes > 1:
             time.sleep(2.0)  # all ranks of this node have printed and ended by then
@@ -281,7 +283,7 @@ class Watchdog:
         return f"rank {numbers(ranks)}" + (f" ({', '.join(hosts)})" if hosts else "")
 
     def _state(self, lost: Iterable[int] = ()) -> str:
-        """Where every rank was last; ranks at the same place share a line."""
+        """Return where every rank was last; ranks at the same place share a line."""
         groups: dict[tuple[str, str], list[int]] = {}
         for rank, beat in self._beats.items():
             beat = self._mine if rank == self._ranks.rank else beat

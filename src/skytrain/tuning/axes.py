@@ -38,7 +38,7 @@ class AxisTurn:
 
 
 def tune_axes(config: Config, reporter: Reporter, tools: SweepTools) -> TunedSweep:
-    """Tune each of `tune.axes` in turn. The same call again continues."""
+    """Tune each of `tune.axes` in turn. A second call continues where the first stopped."""
     axes = check_axes(config)
     name = sweep_name(config)
     price = sweep_price(config, find_instance())

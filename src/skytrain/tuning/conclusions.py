@@ -30,7 +30,7 @@ class Conclusion:
     warnings: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """Rate, interval and reason, one line each."""
+        """Return the rate, the interval and the reason, one line each."""
         answer = self.answer
         width = ""
         if answer.low is not None and answer.high is not None:
@@ -50,7 +50,7 @@ class Conclusion:
 def conclusion_of(
     problem: Problem, history: Sequence[Observation], answer: Answer, axis: str, money: tuple[float, float]
 ) -> Conclusion:
-    """`money` is what was spent and what the final run may cost."""
+    """Return a strategy's conclusion, where `money` is what was spent and what the final run may cost."""
     spent, final = money
     worth = None
     if answer.regret_nats is not None:
@@ -68,7 +68,9 @@ def conclusion_of(
 
 
 def nats_per_log_token(problem: Problem, history: Sequence[Observation]) -> float:
-    """How much the loss falls per factor of e in tokens at the target: from two horizons of one model, else a law."""
+    """Return how much the loss falls per factor of e in tokens at the target: from two horizons of one model, or else a
+    law.
+    """
     best: dict[tuple[float, float], float] = {}
     for one in history:
         rung = problem.rung(one.trial.rung)
@@ -93,7 +95,7 @@ class OtherAnswer:
 
 
 def other_answers(search: Search) -> list[OtherAnswer]:
-    """What each strategy would have answered from the same trials."""
+    """Return what each strategy would have answered from the same trials."""
     return [OtherAnswer(name, strategy.answer(search)) for name, strategy in sorted(_usable().items())]
 
 
@@ -102,7 +104,7 @@ def _usable() -> dict[str, Strategy]:
 
 
 def fitted_curves(problem: Problem, history: Sequence[Observation]) -> JointFit | None:
-    """The joint fit of all trials, for plots; None where no trial has a loss."""
+    """Return the joint fit of all trials, for plots; None if no trial has a loss."""
     return fit_jointly(problem, history) if any(one.finite for one in history) else None
 
 

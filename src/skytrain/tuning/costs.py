@@ -21,7 +21,7 @@ CONTINGENCY = 0.05  # of the final run, on top of the margin
 def priced_problem(
     config: Config, shapes: Sequence[RungShape], estimates: dict[str, StepEstimate], price: HourlyPrice
 ) -> tuple[Problem, float]:
-    """The search with its prices, and what the final run may cost."""
+    """Return the search with its prices, and what the final run may cost."""
 
     def usd(shape: RungShape) -> float:
         estimate = estimates[_key(shape)]
@@ -39,7 +39,7 @@ def priced_problem(
 
 
 def final_run(config: Config) -> Config:
-    """The part of the target that the final run trains."""
+    """Return the part of the target that the final run trains."""
     steps = total_steps(config)
     done = config.tune.final_from_step
     if done >= steps:
@@ -70,7 +70,7 @@ def missing_estimates(shapes: Sequence[RungShape], known: dict[str, StepEstimate
 
 
 def predict(config: Config, shapes: Sequence[RungShape]) -> tuple[HourlyPrice, dict[str, StepEstimate]]:
-    """The planner's step times on an instance type, and its price."""
+    """Return the planner's step times on an instance type, and its price."""
     catalog = load_catalog()
     found = {}
     request = PlanRequest(instance=config.tune.instance, nodes=1)
@@ -91,7 +91,7 @@ def predict(config: Config, shapes: Sequence[RungShape]) -> tuple[HourlyPrice, d
 
 
 def _key(shape: RungShape) -> str:
-    """What decides the time of a step."""
+    """Return what decides the time of a step."""
     return f"{shape.config.model.name}-{shape.config.trainer.batch_tokens}"
 
 

@@ -17,7 +17,7 @@ RELATIVE_NOISE = 0.12  # of seeds, per curvature: steep curves are noisy ones
 
 
 def u_shape(distance: Array) -> Array:
-    """d² near zero; steeper above than below."""
+    """Return d² near zero, more above than below."""
     return 2 * (np.exp(SKEW * distance) - SKEW * distance - 1) / SKEW**2
 
 
@@ -26,10 +26,10 @@ def u_slope(distance: Array) -> Array:
 
 
 def deviation(noise: float, curvature: Array, above: Array) -> Array:
-    """Of a loss from the model: of seeds, and of the U's shape at so many nats above the minimum."""
+    """Return the deviation of a loss from the model: of seeds, and of the U's shape this many nats above the minimum."""
     return np.sqrt(noise**2 + (RELATIVE_NOISE * curvature) ** 2 + (FAR * above) ** 2)
 
 
 def jump_deviation(curvature: Array, above: Array) -> Array:
-    """Of a loss above the U at a high rate."""
+    """Return the deviation of a loss above the U at a high rate."""
     return UNSTABLE * np.maximum(0.0, above - CLIFF * curvature)

@@ -63,7 +63,7 @@ class Information:
         return float(self.data.optima(self.theta[None])[0, number])
 
     def row(self, number: int, log_rate: float) -> Array:
-        """The derivative of a trial's expected loss over its deviation."""
+        """Return the derivative of a trial's expected loss over its deviation."""
         data = self.data
         count = len(self.data.rungs)
         a = data.curvatures(self.theta[None])[0, number]
@@ -107,7 +107,9 @@ class Menu:
         return cls(tuple(trials), rows, reserve, np.array([search.probable_usd(rung) for rung in rungs]))
 
     def affordable(self, left_usd: float) -> Array:
-        """How many trials of each rung can be bought one after another; as `Search.buys`, for a plan's own money."""
+        """Return how many trials of each rung can be bought one after another; like `Search.buys`, for a plan's own
+        money.
+        """
         more = np.floor((left_usd - np.minimum(self.reserve_usd, SPARE * self.usd)) / self.usd + 1e-9)
         return np.where(left_usd < self.reserve_usd - 1e-9, 0, 1 + more)
 
@@ -148,7 +150,7 @@ class Outlook:
         return other
 
     def bundles(self) -> list[list[RateBundle]]:
-        """For each rung its bundles of 1, 2 and 3 rates, each rate the most informative given those before."""
+        """Return each rung's bundles of 1, 2 and 3 rates, where each rate is the most informative given those before."""
         rungs = len(self.menu.usd)
         width = len(OFFSETS)
         every = np.arange(rungs)
@@ -187,7 +189,7 @@ class Outlook:
         return float(self.menu.usd[place // len(OFFSETS)])
 
     def spend(self) -> list[int]:
-        """Buys bundles by variance removed per dollar until nothing is affordable or worth it."""
+        """Buy bundles by variance removed per dollar until nothing is affordable or worth it."""
         bought: list[int] = []
         for _ in range(FURTHEST):
             every = [bundle for rung in self.bundles() for bundle in rung]
@@ -200,7 +202,9 @@ class Outlook:
 
 
 def best_plan(search: Search, information: Information, rungs: Sequence[Rung]) -> TrialPlan | None:
-    """The plan that leaves the least expected regret; of equally good ones the cheapest. None: nothing to buy."""
+    """Return the plan that leaves the least expected regret, the cheapest of equally good ones; None if there is
+    nothing to buy.
+    """
     menu = Menu.of(search, information, rungs)
     now = Outlook(menu, information, search.left_usd)
     plans = []

@@ -47,7 +47,7 @@ class TrialRunner(Protocol):
     """Runs trials: a GPU, a cluster, a table of published runs or a simulation."""
 
     def run(self, number: int, trial: Trial, limit_usd: float) -> TrialResult:
-        """Runs or resumes the trial. It must stop by itself before it has cost more than `limit_usd` in all."""
+        """Run or resume the trial. It must stop by itself before it has cost more than `limit_usd` in all."""
         ...
 
 
@@ -70,14 +70,14 @@ class WorkerHost(Protocol):
     def is_alive(self, worker: str) -> bool: ...
     def cushion_usd(self) -> float: ...
     def start_usd(self) -> float:
-        """What starting again would cost."""
+        """Return what starting again would cost."""
         ...
 
     def reserve(self, ledger: Ledger, state: SweepState) -> None:
-        """Reserves what the machine costs beside its trials."""
+        """Reserve what the machine costs in addition to its trials."""
 
     def settle(self, ledger: Ledger, state: SweepState) -> None:
-        """Charges machines that were lost for what they had cost beside their trials."""
+        """Charge lost machines for what they had cost in addition to their trials."""
 
 
 class OnlyWorker:
@@ -129,14 +129,14 @@ OTHERS_RUN = OthersRun()
 
 
 def run_sweep(setup: SweepSetup) -> Answer:
-    """Runs trials until the strategy or the money ends, and answers. Calling it again continues."""
+    """Run trials until the strategy or the money ends, and return the answer. A second call continues."""
     begin_sweep(setup)
     work(setup)
     return conclude(setup, setup.sweep.state().observed)
 
 
 def begin_sweep(setup: SweepSetup) -> None:
-    """Reserves the final run, and puts the ledger in order after a kill."""
+    """Reserve the final run, and put the ledger in order after a kill."""
     sweep = setup.sweep
     ledger = setup.ledger
     check_budget(setup.problem, setup.final_usd, ledger, setup.host.start_usd())
@@ -153,7 +153,7 @@ def begin_sweep(setup: SweepSetup) -> None:
 
 
 def work(setup: SweepSetup) -> None:
-    """Runs trials, one after another, until there is nothing left for this worker."""
+    """Run trials, one after another, until there is nothing left for this worker."""
     while (taken := take(setup)) is not None:
         if isinstance(taken, OthersRun):
             if not setup.wait():
@@ -164,7 +164,7 @@ def work(setup: SweepSetup) -> None:
 
 
 def take(setup: SweepSetup) -> Decision | OthersRun | None:
-    """The next trial for this worker, its own from now on; None when the sweep has no more."""
+    """Claim the next trial for this worker; None when the sweep has no more."""
     while True:
         if setup.sweep.is_asked_to_stop(setup.host.worker):
             raise SweepStopped("the sweep was stopped as asked\n  the same command continues it")
@@ -190,7 +190,7 @@ def take(setup: SweepSetup) -> Decision | OthersRun | None:
 
 
 def look(setup: SweepSetup) -> SweepState:
-    """The sweep and its money as of now: a trial that runs counts with its limit, also before its worker says so."""
+    """Return the sweep and its money as of now: a running trial counts with its limit, even before its worker says so."""
     setup.ledger.refresh()
     state = setup.sweep.state()
     for one in state.running:
@@ -203,7 +203,7 @@ def look(setup: SweepSetup) -> SweepState:
 
 
 def is_over(setup: SweepSetup) -> bool:
-    """Whether the sweep has trials, none of them runs, and none can be bought any more."""
+    """Return whether the sweep has trials, none of them is running, and no more can be bought."""
     setup.ledger.refresh()
     state = setup.sweep.state()
     return bool(state.history) and not state.running and propose(setup, state) is None
@@ -215,7 +215,7 @@ def search_of(problem: Problem, history: Sequence[Observation], ledger: Ledger, 
 
 
 def propose(setup: SweepSetup, state: SweepState) -> Decision | None:
-    """The strategy's next trial if its worst case can be paid; None when it has enough or money is short.
+    """Return the strategy's next trial if its worst case can be paid; None when it has enough or money is short.
 
     Trials that run are believed to end as the prior says, so that the next one is chosen beside them.
     """
@@ -248,7 +248,7 @@ def propose(setup: SweepSetup, state: SweepState) -> Decision | None:
 
 
 def _more_overhead(setup: SweepSetup, state: SweepState, decision: Decision) -> float:
-    """What this machine's idle slots would cost more while the trial runs."""
+    """Return what this machine's idle slots would cost in addition while the trial runs."""
     if not isinstance(setup.host, SweepHost):
         return 0.0
     session = setup.host.session
@@ -262,12 +262,15 @@ def run_trial(setup: SweepSetup, decision: Decision) -> TrialResult:
 
 
 def limit_of(setup: SweepSetup, decision: Decision) -> float:
-    """The most that a trial may cost. Starting again after kills may have cost more than was left: it pays for that."""
+    """Return the most that a trial may cost.
+
+    Restarts after kills may have cost more than was left: the limit includes that.
+    """
     return max(0.0, decision.most_usd + min(0.0, setup.ledger.left_usd))
 
 
 def finish(setup: SweepSetup, decision: Decision, result: TrialResult) -> None:
-    """Keeps a trial's result and charges what it came to."""
+    """Save a trial's result and charge what it cost."""
     number = decision.number
     loss = math.nan if result.loss is None else result.loss
     here = result.usd if result.session_usd is None else result.session_usd
@@ -284,7 +287,7 @@ def trial_entry(number: int) -> str:
 
 
 def check_budget(problem: Problem, final_usd: float, ledger: Ledger, again_usd: float = 0.0) -> None:
-    """Raises BudgetError with the least that works where the final run and one trial do not fit.
+    """Raise BudgetError, with the least that works, if the final run and one trial do not fit.
 
     What was spent until here stays spent, so the next command needs `again_usd` for its own start as well.
     """
@@ -310,7 +313,7 @@ def _dollars(usd: float) -> str:
 
 
 def conclude(setup: SweepSetup, history: Sequence[Observation]) -> Answer:
-    """The strategy's answer, with warnings about what it rests on; saved in the sweep."""
+    """Return the strategy's answer, with warnings about what it rests on; saved in the sweep."""
     search = search_of(setup.problem, history, setup.ledger)
     if history and not any(one.finite or one.diverged for one in history):
         raise BudgetError(
@@ -329,7 +332,7 @@ def conclude(setup: SweepSetup, history: Sequence[Observation]) -> Answer:
 
 
 def edge_warnings(problem: Problem, history: Sequence[Observation]) -> tuple[str, ...]:
-    """A line for each rung whose best rate is the lowest or highest that is allowed."""
+    """Return a line for each rung whose best rate is the lowest or highest allowed."""
     found = []
     for rung in _rungs_of(problem, history):
         best = Search(problem, history, 0.0, 0.0).best(rung.name)

@@ -37,19 +37,19 @@ class StepEstimate:
         return cls(warm_worst(step_seconds), step_seconds[0], start)
 
     def seconds(self, config: Config, parameters: float) -> float:
-        """The longest that a run of this configuration takes, from its start to its last checkpoint."""
+        """Return the longest that a run of this configuration takes, from its start to its last checkpoint."""
         training, evaluating, saving = self._parts(config, parameters)
         # A run stops a step and a save before its limit, so both must fit in once more.
         around = 2 * self.start_seconds + 2 * self.first_seconds
         return around + training + EVALUATION_SLACK * evaluating + saving
 
     def probable_seconds(self, config: Config, parameters: float) -> tuple[float, float]:
-        """What the steps of such a run will probably take, and all that comes with them."""
+        """Return how long the steps of such a run will probably take, with everything around them."""
         training, evaluating, saving = self._parts(config, parameters)
         return training, self.start_seconds + self.first_seconds + evaluating + saving
 
     def _parts(self, config: Config, parameters: float) -> tuple[float, float, float]:
-        """Seconds of training, of evaluating and of saving."""
+        """Return the seconds of training, of evaluating and of saving."""
         trainer = config.trainer
         steps = total_steps(config)
         training = steps * self.step_seconds

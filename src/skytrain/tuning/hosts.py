@@ -63,17 +63,17 @@ class TuneSession:
         return self.usd_per_hour / 3600 / self.slots
 
     def unfinished(self, state: SweepState) -> list[Claim]:
-        """The trial that each slot runs, or was running when the session ended."""
+        """Return the trial that each slot runs, or was running when the session ended."""
         newest = {claim.worker: claim for claim in self._claims(state)}
         return [claim for claim in newest.values() if not self._finished(state, claim)]
 
     def finished_usd(self, state: SweepState) -> float:
-        """What this session spent on the trials that it finished."""
+        """Return what this session spent on the trials that it finished."""
         ended = [claim.number for claim in self._claims(state) if self._finished(state, claim)]
         return sum(float(state.history[number].extra.get("session_usd", 0.0)) for number in ended)
 
     def reserve_usd(self, state: SweepState, now: float) -> float:
-        """The most that the machine costs beside its trials until those that run now have ended.
+        """Return the most that the machine costs in addition to its trials until those that run now have ended.
 
         A slot that is done is paid for while the slowest trial runs, since a machine is given back as a whole.
         """
@@ -85,7 +85,7 @@ class TuneSession:
         return max(0.0, self.usd_per_hour * seconds / 3600 - trials)
 
     def spent_usd(self, state: SweepState, now: float) -> float:
-        """What the machine has cost beside its trials when the session ends."""
+        """Return what the machine has cost in addition to its trials when the session ends."""
         trials = self.finished_usd(state)
         trials += sum(max(0.0, now - claim.at) * self.slot_usd_per_second for claim in self.unfinished(state))
         return max(0.0, self.usd_per_hour * (now - self.began) / 3600 - trials)
@@ -123,7 +123,7 @@ class SweepHost:
         self._sweep.store.write(self._key(self.session.name), json.dumps(record).encode())
 
     def others(self, *, by_clock: bool = False) -> list[str]:
-        """The sessions that are alive besides this one, by the store's clock.
+        """Return the other sessions that are alive, by the store's clock.
 
         Who writes no heartbeat has only its own clock to compare with (`by_clock`).
         """
@@ -139,7 +139,7 @@ class SweepHost:
         return name == self.session.name or name in self.others()
 
     def twin(self) -> TuneSession | None:
-        """Another session of a machine of this name that is alive, or was heard within the last minute.
+        """Return another session of a machine of this name that is alive, or was heard within the last minute.
 
         None: the machine is this session's. Of two that ask at the same time one creates the next claim, and the other
         one finds it. A session has a heartbeat before it claims.
@@ -155,25 +155,25 @@ class SweepHost:
                 return None
 
     def _machine_key(self) -> str:
-        """The machine's name, which may be any text, as a key."""
+        """Return the machine's name, which may be any text, as a key."""
         return hashlib.sha256(self.session.machine.encode()).hexdigest()[:16]
 
     def withdraw(self) -> None:
-        """Takes the heartbeat back: this session does not work on the sweep."""
+        """Remove the heartbeat: this session does not work on the sweep."""
         self._sweep.store.delete(self._key(self.session.name))
 
     def can_wait(self, ledger: Ledger, state: SweepState) -> bool:
-        """Whether there is money to wait for other workers; beside a trial of this machine it costs nothing more."""
+        """Return whether there is money to wait for other workers; while a trial of this machine runs, waiting is free."""
         if self.session.unfinished(state):
             return True
         return ledger.left_usd >= self.cushion_usd() + self.session.usd_per_hour * ALLOWANCE_SECONDS / 3600
 
     def cushion_usd(self) -> float:
-        """What other machines may add to their reserves while this one decides."""
+        """Return what other machines may add to their reserves while this one decides."""
         return len(self.others()) * self.session.usd_per_hour * ALLOWANCE_SECONDS / 3600
 
     def start_usd(self) -> float:
-        """What starting again would cost, if it takes as long as it did until now.
+        """Return what starting again would cost, if it takes as long as it did until now.
 
         Steps are not measured again, but part of their time was that of loading libraries.
         """
@@ -181,7 +181,7 @@ class SweepHost:
         return self.session.usd_per_hour * min(seconds, seconds - self.measured_seconds + ALLOWANCE_SECONDS) / 3600
 
     def _gone(self, name: str) -> bool:
-        """Whether a session was a process of this machine that has ended."""
+        """Return whether a session was a process of this machine that has ended."""
         record = self._record(name)
         return record is None or (record["place"] == self.session.place and not is_alive(record["process"]))
 
@@ -191,22 +191,22 @@ class SweepHost:
         return None
 
     def reserve(self, ledger: Ledger, state: SweepState) -> None:
-        """Reserves what this machine costs beside the trials that run on it."""
+        """Reserve what this machine costs in addition to the trials that run on it."""
         ledger.replace(Entry(self.entry, self.session.reserve_usd(state, self.clock())))
 
     def count_spent(self, ledger: Ledger, state: SweepState) -> None:
-        """Counts what this machine has cost beside its trials until now in the place of its reserve."""
+        """Replace the reserve by what this machine has cost in addition to its trials until now."""
         ledger.count(
             Entry(self.entry, ledger.entry(self.entry).reserved_usd, self.session.spent_usd(state, self.clock()))
         )
 
     def leave(self, ledger: Ledger, state: SweepState) -> None:
-        """Charges what this machine has cost beside its trials, and ends the heartbeat."""
+        """Charge what this machine has cost in addition to its trials, and end the heartbeat."""
         ledger.charge(self.entry, self.session.spent_usd(state, self.clock()))
         self.withdraw()
 
     def settle(self, ledger: Ledger, state: SweepState) -> None:
-        """Charges sessions that have ended without doing so, up to their last heartbeat."""
+        """Charge sessions that have ended without doing so, up to their last heartbeat."""
         alive = self.others()
         for stat in self._sweep.store.list(f"{self._sweep.folder}/workers/"):
             name = Path(stat.key).stem
@@ -244,7 +244,7 @@ class Heartbeats:
 
 
 def this_place() -> str:
-    """Names this kernel and process namespace: within it, a process id means one thing."""
+    """Return the name of this kernel and process namespace: within it, a process id identifies one process."""
     try:
         namespace = Path("/proc/self/ns/pid").readlink().name
     except OSError:  # not on Linux
@@ -253,12 +253,12 @@ def this_place() -> str:
 
 
 def live_sessions(sweep: SweepStore) -> list[str]:
-    """The sessions that work on a sweep, as seen from a machine that may not be one of them."""
+    """Return the sessions that work on a sweep, as seen from a machine that may not be one of them."""
     onlooker = TuneSession(name="", machine="", place=this_place(), process="", began=0.0, usd_per_hour=0.0)
     return SweepHost(sweep, onlooker).others(by_clock=True)
 
 
 def ended_sessions(sweep: SweepStore, machine: str) -> Sequence[dict[str, Any]]:
-    """The records of a machine's sessions, of which the last beat is the time until which it was charged."""
+    """Return the records of a machine's ended sessions, whose last beat is the time until which it was charged."""
     keys = [stat.key for stat in sweep.store.list(f"{sweep.folder}/workers/")]
     return [one for one in (read_object(sweep.store, key) for key in keys) if one["machine"] == machine]

@@ -64,14 +64,17 @@ class JointFit:
     wall_gaps: Array  # ln of diverging over optimal rate
 
     def regret(self, log_rate: float) -> float:
-        """Expected loss above the optimum's, without divergence."""
+        """Return the expected loss above the optimum's, without divergence."""
         return float(np.mean(self.curvatures * u_shape(np.minimum(log_rate - self.optima, 6.0))))
 
     def divergence(self, log_rate: float) -> float:
         return float(np.mean(log_rate > self.optima + self.wall_gaps))
 
     def best_rate(self, divergence_nats: float = DIVERGED_NATS) -> float:
-        """The rate with the least expected loss. A diverged run counts as so many nats, and no other counts as more."""
+        """Return the rate with the least expected loss.
+
+        A diverged run counts as this many nats, and no other counts as more.
+        """
         low = math.log(self.problem.lowest)
         high = math.log(self.problem.highest)
         grid = np.linspace(max(low, self.optima.min()), min(high, self.optima.max()) + 1e-9, 121)
@@ -86,7 +89,7 @@ class JointFit:
 
 
 def fit_jointly(problem: Problem, history: Sequence[Observation], refits: int = 200) -> JointFit:
-    """Fits all finite trials; diverged ones bound their rung's optimum from above."""
+    """Fit all finite trials; diverged ones bound their rung's optimum from above."""
     data = TrialData.of(problem, history).with_measured_noise()
     theta = data.minimise(refits, np.random.default_rng(problem.seed))
     optima = data.optima(theta)
@@ -128,7 +131,7 @@ class TrialData:
 
     @classmethod
     def of(cls, problem: Problem, history: Sequence[Observation], also: Sequence[Rung] = ()) -> TrialData:
-        """The trials of `history`, with parameters for the target and the rungs `also` that have none yet."""
+        """Return the trials of `history`, with parameters for the target and the rungs `also` that have none yet."""
         wanted = [*(one.trial.rung for one in history), *(rung.name for rung in also), problem.target.name]
         names = list(dict.fromkeys(wanted))
         rungs = tuple(problem.rung(name) for name in names)
@@ -166,11 +169,13 @@ class TrialData:
         return next(number for number, rung in enumerate(self.rungs) if rung.name == self.problem.target.name)
 
     def deviations(self, curvatures: Array) -> Array:
-        """Of each finite trial's loss from the model, in nats, where the rungs have these curvatures."""
+        """Return the deviation of each finite trial's loss from the model, in nats, for these curvatures of the rungs."""
         return deviation(self.problem.noise, curvatures[self.index], self.above)
 
     def with_measured_noise(self) -> TrialData:
-        """With deviations for the fitted curvatures, larger or smaller as the best fit misses the losses."""
+        """Return the trials with deviations for the fitted curvatures, scaled by how far the best fit misses the
+        losses.
+        """
         if not len(self.x):
             return self
         theta = self.minimise(1, np.random.default_rng(0))
@@ -187,7 +192,7 @@ class TrialData:
         return replace(data, sigma=data.sigma * max(LEAST_NOISE, scale), freedom=freedom)
 
     def places(self, rungs: Sequence[Rung]) -> Array:
-        """Logarithmic distances of rungs from the target: 1, size, horizon, batch, and the horizon's square."""
+        """Return the logarithmic distances of rungs from the target: 1, size, horizon, batch, and the horizon's square."""
         target = self.problem.target
         return np.array(
             [
@@ -203,7 +208,10 @@ class TrialData:
         ).reshape(len(rungs), LINE)
 
     def prior(self, count: int) -> tuple[Array, Array]:
-        """Means and standard deviations of all parameters, for `count` rungs. A floor has none to speak of."""
+        """Return means and standard deviations of all parameters, for `count` rungs.
+
+        The prior of a floor is almost flat.
+        """
         p = self.problem.priors
         ones = np.ones(count)
         means = np.concatenate([[0] * LINE, [math.log(p.curvature)], 0 * ones, 3 * ones, 0 * ones])
@@ -219,11 +227,11 @@ class TrialData:
         return self.laws() + theta[:, :LINE] @ self.places(self.rungs).T + misses
 
     def curvatures(self, theta: Array) -> Array:
-        """Of every rung."""
+        """Return each rung's curvature."""
         return np.exp(np.clip(theta[:, LINE:SHARED] + theta[:, SHARED + 2 * len(self.rungs) :], -12, 3))
 
     def residuals(self, theta: Array, y: Array, sigma: Array | None = None) -> tuple[Array, Array]:
-        """Weighted residuals of finite and diverged trials, and their derivatives."""
+        """Return the weighted residuals of finite and diverged trials, and their derivatives."""
         sigma = self.sigma if sigma is None else sigma
         refits = len(theta)
         count = len(self.rungs)
@@ -254,7 +262,7 @@ class TrialData:
         return residual, jacobian
 
     def minimise(self, refits: int, rng: np.random.Generator, start: Array | None = None) -> Array:
-        """The parameters of every refit: refit 0 is of the observed losses, the others of redrawn ones."""
+        """Return the parameters of every refit: refit 0 is of the observed losses, the others of redrawn ones."""
         means, widths = self.prior(len(self.rungs))
         count = len(self.rungs)
         centre = means + widths * rng.standard_normal((refits, len(means))) * (np.arange(refits) > 0)[:, None]
@@ -306,7 +314,7 @@ class TrialData:
 
     @staticmethod
     def _trust(theta: Array, centre: Array, widths: Array) -> Array:
-        """Weights of the beliefs: a law that is far off must not hold back what the trials say."""
+        """Return the weights of the beliefs: a law that is far off must not outweigh what the trials say."""
         away = np.abs(theta - centre) / widths
         away[:, LINE:] = 0
         return SURPRISE / np.maximum(SURPRISE, away)
@@ -327,7 +335,7 @@ class TrialData:
 
 
 def _mixing(rungs: Sequence[Rung], nugget: float) -> Array:
-    """The square root of the covariance of the rungs' misses."""
+    """Return the square root of the covariance of the rungs' misses."""
     points = np.log([[rung.parameters, rung.tokens, rung.batch_tokens] for rung in rungs])
     distances = np.sqrt(((points[:, None] - points[None]) ** 2).sum(2))
     covariance = nugget**2 * np.exp(-distances / REACH)
@@ -339,14 +347,14 @@ def _loss(one: Observation) -> float:
 
 
 def _is_wall(one: Observation, best: Observation | None) -> bool:
-    """Whether a trial diverged. One at a rate below the best is only slow, however high its loss."""
+    """Return whether a trial diverged. One at a rate below the best is only slow, however high its loss."""
     if best is None or not one.finite:
         return one.diverged
     return one.loss >= best.loss + DIVERGED_NATS and one.trial.rate > best.trial.rate
 
 
 def _wall_gaps(data: TrialData, optima: Array, rng: np.random.Generator) -> Array:
-    """How far above the optimum rates diverge: a prior, weighted by the rates that did and did not."""
+    """Return how far above the optimum rates diverge: a prior, weighted by the rates that did and did not."""
     refits = len(optima)
     gaps = rng.normal(2.0, 0.5, (50, refits))
     weight = np.zeros_like(gaps)

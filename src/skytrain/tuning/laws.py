@@ -79,7 +79,7 @@ def step_law(rung: Rung) -> float:
 
 
 def gpt3(rung: Rung) -> float:
-    """Interpolated, and continued at both ends, on logarithmic axes."""
+    """Return GPT-3's rate, interpolated and extrapolated on logarithmic axes."""
     points = [(math.log(size), math.log(rate)) for size, rate in GPT3]
     x = math.log(rung.parameters)
     number = min(max(sum(x > size for size, _ in points), 1), len(points) - 1)
@@ -131,7 +131,7 @@ def law_named(name: str) -> PublishedLaw:
 
 
 def combined_law(target: Rung, *, width_free: bool = False) -> Law:
-    """The shape of the batch-aware law, at the geometric mean of it and DeepSeek's.
+    """Return the shape of the batch-aware law, at the geometric mean of it and DeepSeek's.
 
     Only the level bends beyond the published runs: at a batch that is large for the horizon, every fit of the
     exponent of the tokens is 0.25 to 0.31. `width_free` is for muP and CompleteP, under which the best rate does not
@@ -152,12 +152,12 @@ def combined_law(target: Rung, *, width_free: bool = False) -> Law:
 
 
 def centred_law(target: Rung, rate: float) -> Law:
-    """A law that is flat through `rate`: for optimizers and settings that no published law is about."""
+    """Return a law that is flat through `rate`, for optimizers and settings that no published law covers."""
     return lambda rung: math.log(rate)
 
 
 def priors_for(target: Rung, law: Law) -> Priors:
-    """Beliefs about a law's errors, wider the further the target is from the curves that the law was fitted on."""
+    """Return beliefs about a law's errors, wider the further the target is from the curves that the law was fitted on."""
     outside = _outside(target.parameters, FITTED_SIZES) + _outside(target.tokens, FITTED_TOKENS)
     if outside == 0:
         return Priors(law=law)
@@ -176,12 +176,12 @@ def priors_for(target: Rung, law: Law) -> Priors:
 
 
 def _within(value: float, limits: tuple[float, float]) -> float:
-    """ln of a value, with what lies outside of the limits shortened: far from its data a power law bends."""
+    """Return ln of a value, with the distance beyond the limits shortened: far from its data a power law bends."""
     low, high = limits
     inside = min(max(value, low), high)
     return math.log(inside) + BENT * math.log(value / inside)
 
 
 def _outside(value: float, limits: tuple[float, float]) -> float:
-    """How far a value is outside of limits, on the logarithmic axis."""
+    """Return how far a value is outside the limits, on the logarithmic axis."""
     return max(0.0, math.log(limits[0] / value), math.log(value / limits[1]))

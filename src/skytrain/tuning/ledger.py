@@ -30,11 +30,11 @@ class HourlyPrice:
     margin: float
 
     def usd(self, seconds: float) -> float:
-        """What so many seconds cost at most."""
+        """Return the most that this many seconds cost."""
         return self.usd_per_hour * (1 + self.margin) * seconds / 3600
 
     def charged(self, seconds: float) -> float:
-        """What so many seconds did cost."""
+        """Return what this many seconds did cost."""
         return self.usd_per_hour * seconds / 3600
 
 
@@ -62,11 +62,11 @@ class Ledger:
         self.refresh()
 
     def refresh(self) -> None:
-        """Reads what other workers have written since."""
+        """Read what other workers have written since."""
         self._entries = {entry.what: entry for entry in self._load()}
 
     def count(self, entry: Entry) -> None:
-        """Counts an entry that its worker has not written yet."""
+        """Count an entry that its worker has not written yet."""
         self._entries[entry.what] = entry
 
     def _load(self) -> list[Entry]:
@@ -88,16 +88,16 @@ class Ledger:
 
     @property
     def spent_usd(self) -> float:
-        """Everything but the final run: charges, and the reserves of what is not charged yet."""
+        """Return everything but the final run: charges, and the reserves of what is not charged yet."""
         return sum(entry.usd for entry in self._entries.values() if entry.what != FINAL)
 
     @property
     def left_usd(self) -> float:
-        """What trials may still use."""
+        """Return what trials may still use."""
         return self.budget_usd - self.spent_usd - self.usd(FINAL)
 
     def reserve(self, what: str, usd: float) -> Entry:
-        """Promises money, or raises BudgetError with the sum. What was promised before keeps its amount."""
+        """Reserve money, or raise BudgetError with the sum. What was reserved before keeps its amount."""
         if what in self._entries:
             return self._entries[what]
         if usd > self.left_usd + 1e-9:
@@ -108,17 +108,17 @@ class Ledger:
         return self._write(Entry(what, usd))
 
     def replace(self, entry: Entry) -> None:
-        """Writes an entry anew, whatever it was."""
+        """Write an entry anew, whatever it was."""
         if self._entries.get(entry.what) != entry:
             self._write(entry)
 
     def charge(self, what: str, usd: float) -> Entry:
-        """Replaces a reserve by what it came to."""
+        """Replace a reserve by what was actually spent."""
         reserved = self._entries[what].reserved_usd if what in self._entries else 0.0
         return self._write(Entry(what, reserved, usd))
 
     def release(self, what: str) -> None:
-        """Takes a reserve back that nothing was spent on."""
+        """Cancel a reserve on which nothing was spent."""
         self._store.delete(f"{self._folder}/{what}.json")
         self._entries.pop(what, None)
 

@@ -41,11 +41,11 @@ class Rung:
 
     @property
     def model(self) -> tuple[float, int, int]:
-        """What rungs that differ only in their horizon and batch have in common."""
+        """Return what rungs that differ only in their horizon and batch have in common."""
         return self.parameters, self.layers, self.width
 
     def snap(self, rate: float) -> float:
-        """The value nearest to `rate` on the logarithmic axis that a trial can have."""
+        """Return the value nearest to `rate` on the logarithmic axis that a trial can have."""
         if self.rates:
             return min(self.rates, key=lambda one: abs(math.log(one / rate)))
         return float(f"{2 ** (round(RATES_PER_DOUBLING * math.log2(rate)) / RATES_PER_DOUBLING):.4g}")
@@ -122,16 +122,16 @@ class Problem:
         return min(self.highest, max(self.lowest, rate))
 
     def place(self, rung: Rung, rate: float) -> float:
-        """The nearest value to `rate` that a trial on this rung can have within the allowed range."""
+        """Return the value nearest to `rate` that a trial on this rung can have within the allowed range."""
         found = rung.snap(self.clip(rate))
         return found if rung.rates else self.clip(found)
 
     def expected_rate(self, rung: Rung) -> float:
-        """The prior's best rate of a rung, within the allowed range."""
+        """Return the prior's best rate of a rung, within the allowed range."""
         return self.clip(math.exp(self.priors.law(rung)))
 
     def around(self, rate: float) -> Problem:
-        """The same problem with a law that passes through `rate` at the target."""
+        """Return the same problem with a law that passes through `rate` at the target."""
         law, shift = self.priors.law, math.log(rate) - self.priors.law(self.target)
         return replace(self, priors=replace(self.priors, law=lambda rung: law(rung) + shift))
 
@@ -152,12 +152,14 @@ class Search:
         return any(one.trial.key == trial.key for one in self.history)
 
     def _measured(self) -> list[tuple[Rung, float]]:
-        """What trials have cost. One that diverged ended early, and one that runs has no price yet."""
+        """Return what trials have cost. One that diverged ended early, and one that is running has no price yet."""
         done = [one for one in self.history if not one.diverged and BELIEVED not in one.extra]
         return [(self.problem.rung(one.trial.rung), one.usd) for one in done]
 
     def reserve_usd(self, rung: Rung) -> float:
-        """The most that the next trial of a rung may cost: as estimated, until trials of its model have been measured."""
+        """Return the most that the next trial of a rung may cost: as estimated, until trials of its model have been
+        measured.
+        """
         alike = [(other, usd) for other, usd in self._measured() if other.model == rung.model]
         dearer = max((usd / other.usd for other, usd in alike), default=0.0)
         if not alike or dearer >= 1:
@@ -166,11 +168,11 @@ class Search:
         return min(rung.usd, SPARE * max(1.0, worst) * self._measured_usd(rung))
 
     def probable_usd(self, rung: Rung) -> float:
-        """What the next trial of a rung will probably cost."""
+        """Return what the next trial of a rung will probably cost."""
         return min(self.reserve_usd(rung), self._measured_usd(rung))
 
     def _measured_usd(self, rung: Rung) -> float:
-        """The cost of a trial with what others have shown about what comes with every trial; or about trials as such."""
+        """Return the cost of a trial, corrected by what others have shown about overheads, or about trials as such."""
         measured = self._measured()
         if not measured:
             return rung.probable_usd
@@ -184,11 +186,11 @@ class Search:
         return max(least, rung.probable_usd + (share - 1) * rung.around_usd)
 
     def affordable(self, rung: Rung) -> int:
-        """How many trials of a rung the money left buys, if each costs all that is reserved for it."""
+        """Return how many trials of a rung the remaining money buys, if each costs all that is reserved for it."""
         return math.floor(self.left_usd / self.reserve_usd(rung) + 1e-9)
 
     def buys(self, rung: Rung) -> int:
-        """How many trials of a rung the money left probably buys, one after another."""
+        """Return how many trials of a rung the remaining money probably buys, one after another."""
         first = self.reserve_usd(rung)
         usd = self.probable_usd(rung)
         if self.left_usd < first - 1e-9:
@@ -196,7 +198,7 @@ class Search:
         return 1 + math.floor((self.left_usd - min(first, SPARE * usd)) / usd + 1e-9)
 
     def best(self, rung: str) -> Observation | None:
-        """The trial with the lowest loss on a rung."""
+        """Return the trial with the lowest loss on a rung."""
         finite = [one for one in self.of_rung(rung) if one.finite]
         return min(finite, key=lambda one: one.loss) if finite else None
 

@@ -15,7 +15,7 @@ MOST_TRIALS = 200
 
 
 def rehearse(problem: Problem, strategy: Strategy, usd: float) -> list[Observation]:
-    """The trials in order, each at its worst-case cost. Losses are made up, so the real search may differ."""
+    """Return the trials in order, each at its worst-case cost. Losses are made up, so the real search may differ."""
     history: list[Observation] = []
     left = usd
     while len(history) < MOST_TRIALS:
@@ -29,7 +29,7 @@ def rehearse(problem: Problem, strategy: Strategy, usd: float) -> list[Observati
 
 
 def believed(problem: Problem, history: Sequence[Observation], trial: Trial) -> Observation:
-    """How a trial that still runs is believed to end: on the prior's U, at the height of its rung's other trials."""
+    """Return how a running trial is believed to end: on the prior's U, at the height of its rung's other trials."""
     known = [one for one in history if one.trial.rung == trial.rung and one.finite]
     gaps = [one.loss - expected_loss(problem, one.trial) for one in known]
     loss = expected_loss(problem, trial) + (sum(gaps) / len(gaps) if gaps else 0.0)
@@ -37,7 +37,7 @@ def believed(problem: Problem, history: Sequence[Observation], trial: Trial) -> 
 
 
 def expected_loss(problem: Problem, trial: Trial) -> float:
-    """The prior's U, over a floor that falls with size and horizon as published loss curves do."""
+    """Return the prior's U over a floor that falls with size and horizon as published loss curves do."""
     rung = problem.rung(trial.rung)
     distance = np.array(math.log(trial.rate) - problem.priors.law(rung))
     floor = 2.0 + (rung.parameters / 1e8) ** -0.34 * 0.4 + (rung.tokens / 1e9) ** -0.28 * 0.4

@@ -37,7 +37,7 @@ OTHER_AXES: dict[str, Any] = {
 
 
 def sweep_price(config: Config, instance: Ec2Instance | None) -> HourlyPrice:
-    """The machine's price, from the settings or the catalogue; raises ConfigError where there is none."""
+    """Return the machine's price, from the settings or the catalogue; raise ConfigError if there is none."""
     usd = config.tune.usd_per_hour
     key = "tune.usd_per_hour" if usd is not None else "budget.usd_per_hour"
     usd = machine_price(config.budget, instance) if usd is None else usd
@@ -53,7 +53,7 @@ def sweep_price(config: Config, instance: Ec2Instance | None) -> HourlyPrice:
 
 
 def make_problem(config: Config, target: Rung, rungs: Sequence[Rung]) -> Problem:
-    """The search that the settings describe."""
+    """Return the search that the settings describe."""
     priors = beliefs(config, target)
     rungs = tuple(sorted(rungs, key=lambda rung: rung.usd))
     problem = Problem(
@@ -71,7 +71,7 @@ def make_problem(config: Config, target: Rung, rungs: Sequence[Rung]) -> Problem
 
 
 def sensible_range(config: Config, rungs: Sequence[Rung]) -> tuple[float, float]:
-    """The values of the axis beyond which another one is the same run, or none that means anything."""
+    """Return the values of the axis beyond which another value is the same run, or has no meaning."""
     trainer = config.trainer
     longest = max((rung.tokens for rung in rungs), default=math.inf)
     if config.tune.axis == "lr":
@@ -85,12 +85,12 @@ def sensible_range(config: Config, rungs: Sequence[Rung]) -> tuple[float, float]
 
 
 def check_range(config: Config) -> None:
-    """Raises ConfigError for trials and limits that mean nothing, before anything is measured."""
+    """Raise ConfigError for meaningless trials and limits, before anything is measured."""
     make_problem(config, target_shape(config).rung(1.0), [shape.rung(1.0) for shape in trial_shapes(config)])
 
 
 def check_axes(config: Config) -> list[str]:
-    """The axes that are tuned in turn; raises ConfigError for what cannot be."""
+    """Return the axes that are tuned in turn; raise ConfigError for those that cannot be."""
     axes = config.tune.axes or []
     if not axes:
         return []
@@ -109,7 +109,9 @@ def check_axes(config: Config) -> list[str]:
 
 
 def beliefs(config: Config, target: Rung) -> Priors:
-    """Published laws for the rate of AdamW on a decoder; for anything else the configured value, loosely."""
+    """Return published laws for the rate of AdamW on a decoder; for anything else the configured value, with wide
+    priors.
+    """
     if config.tune.axis != "lr":
         return replace(Priors(law=centred_law(target, config.tune.expected or configured_value(config))), **OTHER_AXES)
     model = config.model
@@ -121,7 +123,7 @@ def beliefs(config: Config, target: Rung) -> Priors:
 
 
 def sweep_spec(config: Config, tokenizer_id: str) -> dict[str, Any]:
-    """What the answers of a sweep depend on; the same name with another of these is refused."""
+    """Return what the answers of a sweep depend on; the same name with a different spec is refused."""
     tune = {key: value for key, value in _question(config).items() if not key.startswith("usd")}
     return {"target": _target(config), "tokenizer": tokenizer_id, "tune": tune}
 
@@ -135,7 +137,7 @@ def sweep_name(config: Config) -> str:
 
 
 def _checked_name(name: str) -> str:
-    """A name that is also part of the names of trials, machines and the final run, and is typed in commands."""
+    """Return the name, which is also part of the names of trials, machines and the final run, and is typed in commands."""
     better = re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip(".-")[:MOST_NAME] or "NAME"
     if better != name:
         raise ConfigError(
@@ -147,7 +149,7 @@ def _checked_name(name: str) -> str:
 
 
 def _question(config: Config) -> dict[str, Any]:
-    """The settings of the search, without those of where it runs."""
+    """Return the settings of the search, without those of where it runs."""
     found = {key: value for key, value in plain(config.tune).items() if key not in WHERE}
     return {key: value for key, value in found.items() if key not in NEWER or value != NEWER[key]}
 

@@ -91,7 +91,7 @@ def measure_in_slot(task: SlotTask, config: Config) -> None:
 
 
 def _ending(code: int) -> str:
-    """Say how a process ended that has failed; one that was killed could not say why."""
+    """Return how a failed process ended; one that was killed could not say why."""
     if code >= 0:
         return f"ended with {describe_exit(code)}; its message is above"
     hint = ": is the machine's memory too small for it?" if code == -signal.SIGKILL else ""

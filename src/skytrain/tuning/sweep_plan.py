@@ -33,7 +33,7 @@ class Schedule:
 
 
 def plan_sweep(config: Config, reporter: Reporter, dry_run: DryRun | None = None) -> Schedule:
-    """The trials that the strategy would buy if published laws held, with their worst-case dollars."""
+    """Return the trials that the strategy would buy if published laws held, with their worst-case dollars."""
     axes = check_axes(config)
     if axes:
         first: Any = axes[0]

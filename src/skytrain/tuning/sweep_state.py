@@ -29,7 +29,7 @@ class SweepStatus:
 
 
 def find_sweep_status(config: Config, name: str | None) -> SweepStatus | None:
-    """The status of a sweep; None where there is no sweep of this name."""
+    """Return the status of a sweep; None if there is no sweep of this name."""
     store = open_store(config.store)
     if name is None or not SweepStore(store, name).exists():
         return None
@@ -60,12 +60,12 @@ def _running(state: SweepState) -> list[str]:
 
 
 def machines_of_sweep(store: Store, name: str) -> list[str]:
-    """The runs under which machines of a sweep were launched."""
+    """Return the runs under which machines of a sweep were launched."""
     return [run for run in launched_runs(store) if run.rpartition("-machine-")[0] == name]
 
 
 def stop_sweep(config: Config, name: str, reporter: Reporter) -> list[str]:
-    """Asks all processes of a sweep to save their trials and end; returns the names of those that are alive."""
+    """Ask all processes of a sweep to save their trials and end; return the names of those that are alive."""
     store = open_store(config.store)
     sweep = SweepStore(store, name)
     sessions = live_sessions(sweep)
@@ -80,7 +80,7 @@ def stop_sweep(config: Config, name: str, reporter: Reporter) -> list[str]:
 
 
 def newest_trial_run(config: Config, name: str) -> str | None:
-    """The run of a sweep's newest trial, whose log `skytrain logs` shows; None where there is no such sweep."""
+    """Return the run of a sweep's newest trial, whose log `skytrain logs` shows; None if there is no such sweep."""
     store = open_store(config.store)
     sweep = SweepStore(store, name)
     if not sweep.exists():

@@ -57,11 +57,11 @@ class SweepState:
 
     @property
     def running(self) -> list[Decision]:
-        """Decided, and without a result."""
+        """Return the trials that were decided and have no result."""
         return [one for one in self.decisions if one.number not in self.history]
 
     def claim_of(self, number: int) -> Claim:
-        """The newest claim of a trial."""
+        """Return the newest claim of a trial."""
         return [one for one in self.claims if one.number == number][-1]
 
     @property
@@ -90,7 +90,7 @@ class SweepStore:
         return self.store.exists(f"{self.folder}/spec.json")
 
     def open(self, spec: Mapping[str, Any], *, idle: bool = False) -> None:
-        """Creates the sweep, or checks that it is the one that exists. Raises SkytrainError with the differences.
+        """Create the sweep, or check that it is the one that exists. Raise SkytrainError with the differences.
 
         One that was refused before its first trial begins anew, unless somebody works on it (`idle` is false).
         """
@@ -127,23 +127,23 @@ class SweepStore:
         return [Decision(**{**one, "trial": Trial(**one["trial"])}) for one in found]
 
     def decide(self, decision: Decision) -> bool:
-        """Whether this decision is the one of its number; False where another worker was first."""
+        """Create this decision, and return whether it is the one of its number; False if another worker was first."""
         return self.store.create(f"{self.folder}/decisions/{decision.number:03d}.json", _json(asdict(decision)))
 
     def claims(self, decisions: Sequence[Decision]) -> list[Claim]:
-        """Everyone who has run each trial, in turn."""
+        """Return everyone who has run each trial, in order."""
         later = [Claim(**self._once(key)) for key in self._keys("claims")]
         first = [Claim(one.number, 1, one.worker, one.at) for one in decisions]
         return sorted([*first, *later], key=lambda one: (one.number, one.turn))
 
     def state(self) -> SweepState:
-        """Everything that was decided and observed; results are read first, so that none lacks its decision."""
+        """Return everything that was decided and observed; results are read first, so that none lacks its decision."""
         history = self.history()
         decisions = self.decisions()
         return SweepState(decisions, self.claims(decisions), history)
 
     def ask_stop(self, sessions: Sequence[str]) -> None:
-        """Asks these sessions to take no more trials; those that start later are not meant."""
+        """Ask these sessions to take no more trials; sessions that start later are not affected."""
         self.save("stop", {"sessions": list(sessions)})
 
     def is_asked_to_stop(self, worker: str) -> bool:
@@ -154,23 +154,23 @@ class SweepStore:
         return self.store.exists(f"{self.folder}/trials/{number:03d}.json")
 
     def claim(self, claim: Claim) -> bool:
-        """Whether the trial is this worker's from now on; False where another one was first."""
+        """Claim the trial, and return whether it is this worker's from now on; False if another worker was first."""
         key = f"{self.folder}/claims/{claim.number:03d}-{claim.turn:03d}.json"
         return self.store.create(key, _json(asdict(claim)))
 
     def history(self) -> dict[int, Observation]:
-        """The finished trials by number."""
+        """Return the finished trials by number."""
         found = {int(key.rpartition("/")[2][:3]): self._once(key) for key in self._keys("trials")}
         return {number: _observation(fields) for number, fields in sorted(found.items())}
 
     def finish(self, number: int, observation: Observation) -> bool:
-        """Whether this is the trial's result; False where another worker has finished it."""
+        """Write the trial's result, and return whether it counts; False if another worker has finished the trial."""
         loss = observation.loss if observation.finite else {True: "diverged", False: "stopped"}[observation.diverged]
         fields = asdict(observation) | {"loss": loss}
         return self.store.create(f"{self.folder}/trials/{number:03d}.json", _json(fields))
 
     def save(self, name: str, fields: Mapping[str, Any]) -> None:
-        """Writes another object of the sweep, such as its answer; the newest counts."""
+        """Write another object of the sweep, such as its answer; the newest counts."""
         self.store.write(f"{self.folder}/{name}.json", _json(fields))
 
     def load(self, name: str) -> dict[str, Any] | None:
@@ -185,7 +185,7 @@ class SweepStore:
         return Answer(**{**found, "warnings": tuple(found["warnings"])}) if found else None
 
     def entries(self) -> list[Entry]:
-        """The lines of the ledger."""
+        """Return the lines of the ledger."""
         return [Entry(**read_object(self.store, key)) for key in self._keys("ledger")]
 
     def _once(self, key: str) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class SweepStore:
 
 
 def find_sweep(store: Store, name: str) -> SweepStore:
-    """An existing sweep, or SkytrainError with the nearest name."""
+    """Return an existing sweep, or raise SkytrainError with the nearest name."""
     sweep = SweepStore(store, name)
     if sweep.exists():
         return sweep

@@ -40,7 +40,7 @@ class RungShape:
 
     @property
     def parameters(self) -> float:
-        """Of the blocks; of a plugged-in model, which has no smaller versions, any constant will do."""
+        """Return the parameters of the blocks; a plugged-in model has no smaller versions, so any constant will do."""
         model = self.config.model
         if not has_layers(model):
             return 1e8
@@ -50,7 +50,7 @@ class RungShape:
         return float(size.parameters - tables - positions)
 
     def rung(self, usd: float, steps_usd: float | None = None, around_usd: float = 0.0) -> Rung:
-        """With what a trial costs at most, and what its steps and all around them will probably cost."""
+        """Return the rung, with the most that a trial costs, and what its steps and their overhead will probably cost."""
         trainer = self.config.trainer
         model = self.config.model
         layers, width = (model.layers, model.width) if has_layers(model) else (0, 0)
@@ -73,7 +73,7 @@ def target_shape(config: Config) -> RungShape:
 
 
 def trial_shapes(config: Config) -> list[RungShape]:
-    """Every smaller model and shorter horizon of the settings, and their combinations."""
+    """Return every smaller model and shorter horizon of the settings, and their combinations."""
     full = total_steps(config)
     steps = config.tune.steps or [round(share * full) for share in config.tune.horizons]
     lengths = sorted({one for one in steps if config.tune.shortest <= one <= full or config.tune.steps})
@@ -94,7 +94,9 @@ def trial_shapes(config: Config) -> list[RungShape]:
 
 
 def _with_trunk(config: Config, shortest: int) -> Config:
-    """Warm-up of one length for all trials, the shortest one's share: then a short run is the beginning of a long one."""
+    """Return the settings with one length of warm-up for all trials, the shortest one's: then a short run is the
+    beginning of a long one.
+    """
     schedule = config.lr_schedule
     if not isinstance(schedule, WSDScheduleConfig):
         raise ConfigError(
@@ -107,14 +109,14 @@ def _with_trunk(config: Config, shortest: int) -> Config:
 
 
 def decay_start(config: Config) -> int:
-    """The step after which a warm-up, stay, decay schedule begins to decay."""
+    """Return the step after which a warm-up, stay, decay schedule begins to decay."""
     assert isinstance(config.lr_schedule, WSDScheduleConfig)
     steps = total_steps(config)
     return steps - max(1, round(config.lr_schedule.decay_fraction * steps))
 
 
 def trunk_of(config: Config, others: Mapping[str, Config]) -> str | None:
-    """`RUN@STEP` of the longest other run of which this one is a continuation; None where there is none.
+    """Return `RUN@STEP` of the longest other run that this one continues; None if there is none.
 
     Two runs that differ in their length alone are the same until the shorter one begins to decay, bit for bit: the
     order of the data and every random number depend on the seed and the step.
@@ -128,7 +130,7 @@ def trunk_of(config: Config, others: Mapping[str, Config]) -> str | None:
 
 
 def smaller_models(config: Config) -> list[DecoderConfig]:
-    """The target's model in other sizes, with the same size of heads."""
+    """Return the target's model in other sizes, with the same size of heads."""
     target = config.model
     if not has_layers(target):
         if config.tune.sizes:
@@ -146,7 +148,7 @@ def smaller_models(config: Config) -> list[DecoderConfig]:
 
 
 def resized(model: DecoderConfig, layers: int, width: int) -> DecoderConfig:
-    """The same family with other depth and width, and heads of the same size."""
+    """Return the same family with other depth and width, and heads of the same size."""
     if width % model.head_width:
         raise ConfigError(
             "tune.sizes",
@@ -165,7 +167,7 @@ def resized(model: DecoderConfig, layers: int, width: int) -> DecoderConfig:
 
 
 def shortened(config: Config, steps: int) -> Config:
-    """The same run over `steps` steps, with the same shares of warm-up and decay."""
+    """Return the same run over `steps` steps, with the same shares of warm-up and decay."""
     share = 0 if config.tune.trunk else config.lr_schedule.warmup_steps / total_steps(config)
     kept = config.lr_schedule.warmup_steps if config.tune.trunk else 0
     schedule = replace(config.lr_schedule, warmup_steps=max(1, round(share * steps)) if share else kept)
@@ -175,7 +177,7 @@ def shortened(config: Config, steps: int) -> Config:
 
 
 def at_value(config: Config, value: float) -> Config:
-    """The configuration with another value of the tuned axis."""
+    """Return the configuration with another value of the tuned axis."""
     if config.tune.axis == "lr":
         return _with_optimizer(config, lr=value)
     if config.tune.axis == "weight_decay":
@@ -193,7 +195,7 @@ def at_value(config: Config, value: float) -> Config:
 
 
 def with_value(config: Config, axis: str, value: float) -> tuple[Config, float]:
-    """The configuration with another value of an axis, and ln of how far it has moved."""
+    """Return the configuration with another value of an axis, and ln of how far it has moved."""
     named: Any = axis
     turned = replace(config, tune=replace(config.tune, axis=named))
     moved = math.log(value / configured_value(turned))
@@ -201,7 +203,7 @@ def with_value(config: Config, axis: str, value: float) -> tuple[Config, float]:
 
 
 def axes_words(config: Config, axes: Sequence[str]) -> str:
-    """The settings of a configuration that these axes have decided."""
+    """Return the settings of a configuration that these axes have decided."""
     words = {
         "lr": f"optimizer.lr={config.optimizer.lr:.4g}",
         "weight_decay": f"optimizer.weight_decay={config.optimizer.weight_decay:.4g}",
@@ -217,7 +219,7 @@ def _with_optimizer(config: Config, **changed: float) -> Config:
 
 
 def configured_value(config: Config) -> float:
-    """What the configuration itself has for the tuned axis."""
+    """Return the configuration's own value of the tuned axis."""
     values = {
         "lr": config.optimizer.lr,
         "weight_decay": config.optimizer.weight_decay,
@@ -236,7 +238,7 @@ def configured_value(config: Config) -> float:
 
 
 def value_words(config: Config, value: float) -> str:
-    """The settings that give the target this value of the axis."""
+    """Return the settings that give the target this value of the axis."""
     tuned = at_value(config, value)
     return {
         "lr": f"optimizer.lr={value:.4g}",
@@ -247,7 +249,7 @@ def value_words(config: Config, value: float) -> str:
 
 
 def trial_config(shape: RungShape, trial: Trial, run: str) -> Config:
-    """The run of one trial. Its loss is validated a few times on the way, and at its end."""
+    """Return the run of one trial. Its loss is validated a few times along the way, and at its end."""
     config = at_value(shape.config, trial.rate)
     steps = total_steps(config)
     trainer = replace(

@@ -21,21 +21,21 @@ class Strategy(Protocol):
     about: str  # one line for `--help` and reports
 
     def propose(self, search: Search) -> Trial | None:
-        """The next trial, or None when nothing more is worth its money."""
+        """Return the next trial, or None when nothing more is worth its money."""
         ...
 
     def answer(self, search: Search) -> Answer: ...
 
 
 def horizon_rungs(problem: Problem) -> list[Rung]:
-    """Rungs with the target's model and batch and fewer tokens, shortest first."""
+    """Return the rungs with the target's model and batch and fewer tokens, shortest first."""
     target = problem.target
     found = [one for one in problem.rungs if one.parameters == target.parameters and one.tokens < target.tokens]
     return sorted(_nearest_batch(found, target), key=lambda one: one.tokens)
 
 
 def size_rungs(problem: Problem) -> list[Rung]:
-    """One rung for each smaller model, with the horizon nearest to the target's, smallest first."""
+    """Return one rung for each smaller model, with the horizon nearest to the target's, smallest first."""
     target = problem.target
     found = [one for one in problem.rungs if one.parameters < target.parameters]
     found = _nearest_batch(found, target)
@@ -48,13 +48,13 @@ def size_rungs(problem: Problem) -> list[Rung]:
 
 
 def smaller_rungs(problem: Problem) -> list[Rung]:
-    """Every rung with the target's batch but the target itself, cheapest first."""
+    """Return every rung with the target's batch but the target itself, cheapest first."""
     found = [one for one in problem.rungs if one.name != problem.target.name]
     return sorted(_nearest_batch(found, problem.target), key=lambda one: one.usd)
 
 
 def _nearest_batch(rungs: Sequence[Rung], target: Rung) -> list[Rung]:
-    """The rungs at the target's batch; where a model and horizon lack it, those at the nearest one."""
+    """Return the rungs at the target's batch; if a model and horizon lack it, those at the nearest batch."""
     groups: dict[tuple[float, float], Rung] = {}
     for one in rungs:
         key = (one.parameters, one.tokens)
@@ -68,13 +68,17 @@ def _batch_gap(rung: Rung, target: Rung) -> float:
 
 
 def proxy(search: Search, rungs: Sequence[Rung], points: int = POINTS) -> Rung | None:
-    """The dearest of `rungs`, so the nearest to the target, of which the whole budget buys `points` trials."""
+    """Return the most expensive of `rungs` (so the nearest to the target) of which the whole budget buys `points`
+    trials.
+    """
     fitting = [one for one in rungs if search.total_usd >= points * one.usd - 1e-9]
     return max(fitting, key=lambda one: one.usd) if fitting else None
 
 
 def next_rate(search: Search, rung: Rung, points: int = POINTS) -> Trial | None:
-    """Sweeps a rung: `points` rates around what is expected, then outwards until the best one is bracketed."""
+    """Return the next rate of a rung's sweep: `points` around the expected one, then outwards until the best is
+    bracketed.
+    """
     problem = search.problem
     seen = search.of_rung(rung.name)
     if not search.affordable(rung):
@@ -93,7 +97,7 @@ def next_rate(search: Search, rung: Rung, points: int = POINTS) -> Trial | None:
 
 
 def bracket_problem(search: Search, rung: Rung) -> str | None:
-    """`low` or `high` where the best rate of a rung is the lowest or highest tried, else None."""
+    """Return `low` or `high` if the best rate of a rung is the lowest or highest tried, else None."""
     best = search.best(rung.name)
     seen = search.of_rung(rung.name)
     if best is None:
@@ -104,7 +108,7 @@ def bracket_problem(search: Search, rung: Rung) -> str | None:
 
 
 def vertex(seen: Sequence[Observation]) -> float | None:
-    """The minimum of the parabola through the best rate and its neighbours, over the logarithm of the rate."""
+    """Return the minimum of the parabola through the best rate and its neighbours, over the logarithm of the rate."""
     finite = sorted((one for one in seen if one.finite), key=lambda one: one.trial.rate)
     if not finite:
         return None
@@ -117,7 +121,7 @@ def vertex(seen: Sequence[Observation]) -> float | None:
 
 
 def fallback(search: Search, why: str) -> Answer:
-    """The prior's answer, where there is nothing better."""
+    """Return the prior's answer, for when there is nothing better."""
     problem = search.problem
     spread = 1.28 * math.hypot(problem.priors.offset, problem.priors.nugget)
     rate = problem.expected_rate(problem.target)
@@ -125,7 +129,7 @@ def fallback(search: Search, why: str) -> Answer:
 
 
 def best_observed(search: Search, rung: Rung, words: str) -> Answer:
-    """The best rate of a rung, unchanged."""
+    """Return the best rate of a rung, unchanged."""
     best = search.best(rung.name)
     if best is None:
         return fallback(search, f"no trial on {rung.name} has a finite loss; this is the published law's rate")

@@ -15,7 +15,7 @@ ETA = 3
 
 
 def counts(first: int, rungs: int, eta: int = ETA) -> list[int]:
-    """How many trials each rung gets: the top 1/eta of the one before."""
+    """Return how many trials each rung gets: the top 1/eta of the one before."""
     return [max(1, first // eta**level) for level in range(rungs)]
 
 
@@ -24,7 +24,7 @@ def bracket_usd(rungs: Sequence[Rung], sizes: Sequence[int]) -> float:
 
 
 def plan(total_usd: float, rungs: Sequence[Rung]) -> tuple[list[Rung], list[int]]:
-    """The bracket with the most rungs that the budget buys, with at least eta rates on its first."""
+    """Return the bracket with the most rungs that the budget buys, with at least eta rates on its first."""
     for depth in range(len(rungs), 0, -1):
         chosen = list(rungs[:depth])
         first = max((n for n in range(ETA, 28) if bracket_usd(chosen, counts(n, depth)) <= total_usd + 1e-9), default=0)
@@ -34,7 +34,7 @@ def plan(total_usd: float, rungs: Sequence[Rung]) -> tuple[list[Rung], list[int]
 
 
 def first_rates(search: Search, rung: Rung, count: int) -> list[float]:
-    """`count` rates around what is expected, sqrt(2) apart."""
+    """Return `count` rates around the expected one, sqrt(2) apart."""
     problem = search.problem
     found = list[float]()
     centre = problem.expected_rate(rung)
@@ -48,7 +48,7 @@ def first_rates(search: Search, rung: Rung, count: int) -> list[float]:
 
 
 def promote(search: Search, chosen: Sequence[Rung], sizes: Sequence[int], rates: Sequence[float]) -> Trial | None:
-    """The next trial of one bracket that starts with `rates`."""
+    """Return the next trial of one bracket that starts with `rates`."""
     for level, (rung, size) in enumerate(zip(chosen, sizes, strict=True)):
         if level:
             wanted = {chosen[level - 1].snap(rate) for rate in rates}

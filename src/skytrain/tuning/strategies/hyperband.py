@@ -27,7 +27,7 @@ class Bracket:
 
 
 def table(rungs: list[Rung], eta: int = ETA) -> list[Bracket]:
-    """The brackets over rungs that are sorted from short to long, the widest first."""
+    """Return the brackets over rungs that are sorted from short to long, the widest first."""
     most = len(rungs) - 1
     found = []
     for s in range(most, -1, -1):
@@ -37,7 +37,7 @@ def table(rungs: list[Rung], eta: int = ETA) -> list[Bracket]:
 
 
 def affordable_table(total_usd: float, rungs: list[Rung]) -> list[Bracket]:
-    """The table over as many rungs as the budget buys completely, or its widest affordable brackets."""
+    """Return the table over as many rungs as the budget buys completely, or its widest affordable brackets."""
     for depth in range(len(rungs), 0, -1):
         found = table(rungs[:depth])
         if sum(one.usd for one in found) <= total_usd + 1e-9:

@@ -44,14 +44,14 @@ class Ladder:
         return plan.first
 
     def _begun(self, search: Search) -> Rung | None:
-        """The newest rung while it has too few rates to have an optimum of its own."""
+        """Return the newest rung while it has too few rates for an optimum."""
         if not search.history:
             return None
         rung = search.problem.rung(search.history[-1].trial.rung)
         return rung if sum(one.finite for one in search.of_rung(rung.name)) < POINTS else None
 
     def _bracketing(self, search: Search) -> Trial | None:
-        """A rate beyond the edge, where the newest rung's best is at the edge of what was tried there."""
+        """Return a rate beyond the edge if the newest rung's best is at the edge of what was tried there."""
         if not search.history:
             return None
         rung = search.problem.rung(search.history[-1].trial.rung)
@@ -84,7 +84,7 @@ class Ladder:
 
 
 def doubts(search: Search, rate: float, interval: tuple[float, float]) -> tuple[str, ...]:
-    """What a reader must know before trusting the answer."""
+    """Return what a reader must know before trusting the answer."""
     tried = [one.trial.rate for one in search.history if one.finite]
     if not tried:
         return ()

@@ -15,7 +15,7 @@ MOST_RUNGS = 4
 
 
 def ladder_of(search: Search, rungs: Sequence[Rung]) -> list[Rung]:
-    """As many of the cheapest rungs as the whole budget sweeps with four rates each, at least two."""
+    """Return as many of the cheapest rungs as the whole budget sweeps with four rates each, at least two."""
     chosen: list[Rung] = []
     for rung in sorted(rungs, key=lambda one: one.usd):
         if sum(one.usd for one in (*chosen, rung)) * PER_RUNG <= search.total_usd + 1e-9 and len(chosen) < MOST_RUNGS:

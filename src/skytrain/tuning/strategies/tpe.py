@@ -35,7 +35,7 @@ class Tpe:
 
 
 def _study(search: Search, rung: Rung) -> tuple[Any, dict[str, Any]]:
-    """A study in memory with the trials so far; it is made anew for each proposal, so nothing is kept outside."""
+    """Return a study in memory with the trials so far; it is made anew for each proposal, so nothing is kept outside."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
