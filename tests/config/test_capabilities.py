@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import ConfigError, Device, Mesh, Setup, broken_rule, check_job, compose, resolve_mesh
-from skytrain.config.capabilities import RULES, capability_table
+from skytrain.config import ConfigError, Device, Mesh, Setup, check_job, compose, resolve_mesh
+from skytrain.config.capabilities import RULES, broken_rule, capability_table
 from skytrain.config.mesh import assumed_mesh
 from skytrain.parallel import problem_of
 

@@ -15,7 +15,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from skytrain.config import ConfigError, SkytrainError, builtin_tasks, compose, find_tasks
+from skytrain.config import ConfigError, SkytrainError, compose, find_tasks
+from skytrain.config.tasks import builtin_tasks
 from skytrain.evaluation import (
     Measure,
     TaskEvaluator,

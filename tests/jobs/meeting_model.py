@@ -27,8 +27,8 @@ from skytrain.jobs.generations import (
     StartJob,
     Step,
     StopJob,
+    decide,
     job_ended,
-    looked,
     machine_of,
     must_go,
 )
@@ -106,7 +106,7 @@ class World(NamedTuple):
 class Variant:
     """The protocol, and the ways in which tests break it."""
 
-    look: Callable[[HostState, MeetingView, MeetingRules], Step] = looked
+    look: Callable[[HostState, MeetingView, MeetingRules], Step] = decide
     conditional_create: bool = True
     check_generation: bool = True
     list_before_check: bool = True
@@ -433,13 +433,13 @@ def _fair_turn(world: World, index: int, variant: Variant) -> World:
 
 
 def never_takes_over(state: HostState, view: MeetingView, rules: MeetingRules) -> Step:
-    after, actions = looked(state, view, dataclasses.replace(rules, silence_seconds=10**9))
+    after, actions = decide(state, view, dataclasses.replace(rules, silence_seconds=10**9))
     return after, actions
 
 
 def by_host_clocks(state: HostState, view: MeetingView, rules: MeetingRules) -> Step:
     """Compares stamps of different hosts, as an agent that reads a wall clock would."""
-    after, actions = looked(state, view, rules)
+    after, actions = decide(state, view, rules)
     own = view.ready.get(state.host)
     if own is not None and view.newest is not None and view.end is None:
         for host in view.newest.members:
@@ -451,7 +451,7 @@ def by_host_clocks(state: HostState, view: MeetingView, rules: MeetingRules) -> 
 
 def trusts_its_proposal(state: HostState, view: MeetingView, rules: MeetingRules) -> Step:
     """Starts the job of a generation when it proposes it, before it has read who created it."""
-    after, actions = looked(state, view, rules)
+    after, actions = decide(state, view, rules)
     for action in actions:
         if isinstance(action, Propose):
             own = JobGeneration(number=action.number, members=action.members, address="", port=0, rendezvous_id="")

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from skytrain.aws import Notice
-from skytrain.jobs import LocalMachines
 from skytrain.jobs.generations import JobGeneration, MeetingRules
-from skytrain.jobs.host_services import AgentLimits, HostServices
-from skytrain.jobs.node_agent import NodeAgent
+from skytrain.jobs.machines import LocalMachines
+from skytrain.jobs.node_agent import AgentLimits, HostServices, NodeAgent
 from skytrain.jobs.rendezvous import HostIdentity, MeetingStore
 from skytrain.runs import attempt_numbers, stop_asked
 from skytrain.storage import Store

@@ -16,8 +16,8 @@ from skytrain.jobs.generations import (
     MeetingView,
     Propose,
     StopJob,
+    decide,
     job_ended,
-    looked,
 )
 from tests.jobs.meeting_model import (
     NO_FAULTS,
@@ -82,18 +82,18 @@ RUNNING = JobGeneration(number=1, members=("a.0", "b.0"), address="10.0.0.1", po
 
 def test_an_outage_of_the_store_ends_no_generation():
     state = HostState("a.0", phase="running", joined=1)
-    state, _ = looked(state, MeetingView({"a.0": 100, "b.0": 99}, RUNNING), RULES)
+    state, _ = decide(state, MeetingView({"a.0": 100, "b.0": 99}, RUNNING), RULES)
     # Nobody could write for ten minutes; this host is the first that can again.
-    state, actions = looked(state, MeetingView({"a.0": 700, "b.0": 99}, RUNNING), RULES)
+    state, actions = decide(state, MeetingView({"a.0": 700, "b.0": 99}, RUNNING), RULES)
     assert actions == ()
 
 
 def test_a_member_without_a_heartbeat_is_lost_after_the_silence_by_the_stores_clock():
     state = HostState("a.0", phase="running", joined=1)
     for beat in (99, 110, 121, 132, 143, 154):
-        state, actions = looked(state, MeetingView({"a.0": beat, "b.0": 99}, RUNNING), RULES)
+        state, actions = decide(state, MeetingView({"a.0": beat, "b.0": 99}, RUNNING), RULES)
         assert actions == ()
-    _, actions = looked(state, MeetingView({"a.0": 165, "b.0": 99}, RUNNING), RULES)
+    _, actions = decide(state, MeetingView({"a.0": 165, "b.0": 99}, RUNNING), RULES)
     lost = GenerationEnd("a.0", "lost b.0: no heartbeat")
     assert actions == (EndGeneration(1, lost), StopJob(lost.reason))
 
@@ -101,17 +101,17 @@ def test_a_member_without_a_heartbeat_is_lost_after_the_silence_by_the_stores_cl
 def test_a_host_that_was_lost_before_its_job_failed_is_not_invited_again():
     """The job's own timeout takes about 20 s; until then a lost host looks as if its heartbeat were a little late."""
     host = HostState("a.1")
-    _, late = looked(host, MeetingView({"a.1": 100.0, "b.1": 100.0 - RULES.beat_seconds - 2.0}), RULES)
+    _, late = decide(host, MeetingView({"a.1": 100.0, "b.1": 100.0 - RULES.beat_seconds - 2.0}), RULES)
     assert [type(action) for action in late] == [Propose]
-    _, lost = looked(host, MeetingView({"a.1": 100.0, "b.1": 75.0}), RULES)
+    _, lost = decide(host, MeetingView({"a.1": 100.0, "b.1": 75.0}), RULES)
     assert lost == ()
 
 
 def test_a_host_under_a_rebalance_recommendation_goes_when_a_spare_is_ready():
     state = HostState("a.0", phase="running", joined=1, when_spare="rebalance recommended")
-    state, actions = looked(state, MeetingView({"a.0": 100, "b.0": 99}, RUNNING), RULES)
+    state, actions = decide(state, MeetingView({"a.0": 100, "b.0": 99}, RUNNING), RULES)
     assert actions == ()
-    state, actions = looked(state, MeetingView({"a.0": 100, "b.0": 99, "c.0": 98}, RUNNING), RULES)
+    state, actions = decide(state, MeetingView({"a.0": 100, "b.0": 99, "c.0": 98}, RUNNING), RULES)
     assert EndGeneration(1, GenerationEnd("a.0", "rebalance recommended", saves=True)) in actions
     assert not state.may_be_invited
 
@@ -122,7 +122,7 @@ def test_the_end_of_the_run_reaches_all_hosts_even_after_the_generation_has_ende
     assert actions == (EndGeneration(1, done),)
     # The request is lost, and the other host has ended the generation meanwhile.
     ended = GenerationEnd("a.0", "the job failed")
-    state, actions = looked(state, MeetingView({"b.0": 100}, RUNNING, ended), RULES)
+    state, actions = decide(state, MeetingView({"b.0": 100}, RUNNING, ended), RULES)
     assert actions == (EndGeneration(1, done),)
-    _, actions = looked(state, MeetingView({"b.0": 100}, RUNNING, done), RULES)
+    _, actions = decide(state, MeetingView({"b.0": 100}, RUNNING, done), RULES)
     assert actions == (Leave(done),)

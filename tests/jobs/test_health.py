@@ -51,7 +51,7 @@ def test_an_efa_port_that_is_down_is_named(tmp_path):
         (tmp_path / name / "ports/1/state").write_text(f"{state}\n")
     down = "EFA device rdmap1 is 1: DOWN"
     assert list(health._efa_problems(2, tmp_path)) == [down]
-    assert list(health._efa_problems(4, tmp_path)) == ["2 of 4 EFA devices are there", down]
+    assert list(health._efa_problems(4, tmp_path)) == ["only 2 of 4 EFA devices are present", down]
 
 
 @pytest.mark.parametrize(

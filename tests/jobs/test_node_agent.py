@@ -15,18 +15,15 @@ import pytest
 from skytrain.aws import Notice
 from skytrain.config import SkytrainError, compose
 from skytrain.jobs import (
-    GenerationOver,
     check_generation,
     generation_key,
-    host_services,
     list_meeting,
     node_agent,
     supervisor,
 )
-from skytrain.jobs.host_services import AgentLimits
-from skytrain.jobs.node import machine_lock
-from skytrain.jobs.rendezvous import HostIdentity, MeetingStore
-from skytrain.jobs.waiting import WaitingBudget
+from skytrain.jobs.node import WaitingBudget, machine_lock
+from skytrain.jobs.node_agent import AgentLimits
+from skytrain.jobs.rendezvous import GenerationOver, HostIdentity, MeetingStore
 from skytrain.pipelines.logs import logs
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import LogSelection, Meter, Silent, claim_attempt, meter, read_attempt
@@ -112,7 +109,6 @@ class FakeClock:
 def test_a_machine_stays_after_a_failure_and_its_cost_counts_meanwhile(store, monkeypatch, code, stays):
     clock = FakeClock()
     monkeypatch.setattr(node_agent, "time", clock)
-    monkeypatch.setattr(host_services, "time", clock)
     host = simulated_host(store, "one", nodes=1)
     agent, asked, beats = host.agent, list[tuple[str, float]](), list[float]()
     agent.limits = AgentLimits(2, 10.0, keep_seconds=1800.0)
@@ -133,7 +129,6 @@ def test_a_machine_stays_after_a_failure_and_its_cost_counts_meanwhile(store, mo
 def test_a_machine_that_stays_leaves_at_once_when_it_must(store, monkeypatch):
     clock = FakeClock()
     monkeypatch.setattr(node_agent, "time", clock)
-    monkeypatch.setattr(host_services, "time", clock)
     host = simulated_host(store, "one", nodes=1)
     host.agent.limits = AgentLimits(2, 10.0, keep_seconds=1800.0)
     host.agent.state = replace(host.agent.state, phase="gone")

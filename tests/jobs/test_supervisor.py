@@ -14,11 +14,10 @@ import pytest
 
 from skytrain.config import EXIT_CODES, UNCOMMITTED, SkytrainError, StoreConfig, compose
 from skytrain.jobs import ClaimedAttempt, ProcessLayout, Supervision, choose_processes, count_gpus, supervisor as module
-from skytrain.jobs.killed_attempts import was_asked_to_stop
 from skytrain.jobs.lifeline import lives
 from skytrain.jobs.nodes import NoRendezvous
 from skytrain.jobs.processes import descendants, supervised_by
-from skytrain.jobs.supervisor import Limits, Restarts, Supervisor, torchrun
+from skytrain.jobs.supervisor import Limits, Restarts, Supervisor, torchrun, was_asked_to_stop
 from skytrain.runs import ask_stop, read_outcome
 from skytrain.storage import open_store
 from tests.support.waiting import wait_until

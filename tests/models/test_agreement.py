@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from skytrain.cli.options import compose_overrides
-from skytrain.config import ConfigError, DecoderConfig, LinearRope
+from skytrain.config import ConfigError, DecoderConfig
+from skytrain.config.schema import LinearRope
 from skytrain.models import build_model, read_hf_decoder, save_hf_folder
 from skytrain.models.agreement import NOT_ADOPTED, NOT_COMPARED, check_agreement
 

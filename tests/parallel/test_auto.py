@@ -10,8 +10,9 @@ from skytrain.config import Config, ConfigError, compose, resolve_mesh
 from skytrain.jobs import Ranks
 from skytrain.parallel import choose_layout, this_machine
 from skytrain.parallel.auto import LocalMachine
-from skytrain.planning import Node, TrainingJob, rank_memory
+from skytrain.planning import Node, rank_memory
 from skytrain.planning.catalog import packaged_catalog
+from skytrain.planning.memory import TrainingJob
 
 CATALOG = packaged_catalog()
 

@@ -17,9 +17,10 @@ import pytest
 import torch.distributed as dist
 
 from skytrain.config import SkytrainError, advice, compose, resolve_mesh
-from skytrain.jobs import LostRank, Ranks, ToldByFirstRank, Watchdog, count_efa_devices, node_facts
+from skytrain.jobs import Ranks, ToldByFirstRank, Watchdog, count_efa_devices, node_facts
 from skytrain.jobs.network import NEVER, environment, interface_towards, set_environment
 from skytrain.jobs.nodes import NodesDiffer, NoRendezvous, agree, check_reachable, meet, numbers
+from skytrain.jobs.ranks import LostRank
 from skytrain.planning import DIMENSIONS, Mesh
 
 TWO_NODES = [Ranks(rank, 4, rank % 2, 2) for rank in range(4)]

@@ -13,19 +13,19 @@ from skytrain.pipelines.tune import tune
 from skytrain.runs import Silent, load_run, read_metrics
 from skytrain.storage import open_store
 from skytrain.tuning import (
-    BudgetError,
-    Decision,
     HourlyPrice,
     Ledger,
     SweepStore,
     Trial,
     compare_sweeps,
     plan_sweep,
-    priced_problem,
     target_shape,
     trial_config,
     trial_shapes,
 )
+from skytrain.tuning.costs import priced_problem
+from skytrain.tuning.ledger import BudgetError
+from skytrain.tuning.sweeps import Decision
 from tests.support.tiny import tiny_config
 
 pytestmark = pytest.mark.usefixtures("young_process")

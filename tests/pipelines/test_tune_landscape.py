@@ -14,17 +14,8 @@ from skytrain.pipelines import tune as tuning_story
 from skytrain.pipelines.tune import tune
 from skytrain.runs import Silent, boot_clock, read_object
 from skytrain.storage import open_store
-from skytrain.tuning import (
-    BudgetError,
-    Entry,
-    Ledger,
-    SweepStore,
-    TrialResult,
-    plan_sweep,
-    shape_named,
-    trial_config,
-    tune_here,
-)
+from skytrain.tuning import Ledger, SweepStore, TrialResult, plan_sweep, shape_named, trial_config, tune_here
+from skytrain.tuning.ledger import BudgetError, Entry
 from tests.pipelines.test_tune import SWEEP
 from tests.support.tiny import tiny_config
 

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_iter
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from skytrain.models import decoder, recompute
-from skytrain.planning import TrainingJob
+from skytrain.planning.memory import TrainingJob
 
 
 class CudaAutocast(TorchFunctionMode):

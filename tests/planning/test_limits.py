@@ -16,7 +16,6 @@ from skytrain.planning import (
     Offer,
     Placement,
     PlanRequest,
-    TrainingJob,
     choose,
     costly_settings,
     decoder_fields,
@@ -27,7 +26,7 @@ from skytrain.planning import (
 )
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.host import host_bytes
-from skytrain.planning.memory import path_of
+from skytrain.planning.memory import TrainingJob, path_of
 from skytrain.planning.offers import LONGEST_HOURS, node_counts, place
 from skytrain.planning.search import NoPlacement
 from skytrain.planning.throughput import step_time

@@ -11,7 +11,6 @@ from hypothesis import given, settings, strategies as st
 from skytrain.config import Config, SkytrainError, compose
 from skytrain.parallel import laid_out, problem_of
 from skytrain.planning import (
-    Catalog,
     Node,
     Offer,
     PlanRequest,
@@ -23,7 +22,7 @@ from skytrain.planning import (
     work_of,
     workload_of,
 )
-from skytrain.planning.catalog import packaged_catalog
+from skytrain.planning.catalog import Catalog, packaged_catalog
 from skytrain.planning.host import disk_problem, host_problem
 from skytrain.planning.throughput import tokens_per_step
 

@@ -15,13 +15,11 @@ from skytrain.planning import (
     Mesh,
     Node,
     Placement,
-    TrainingJob,
     best_placement,
     decoder_fields,
     decoder_size,
     load_measurements,
     mesh_words,
-    predict,
     save_measurement,
     throughput,
     usable_bytes,
@@ -29,7 +27,8 @@ from skytrain.planning import (
 )
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.communication import Exchange, bubble_fraction, exchanges
-from skytrain.planning.memory import path_of
+from skytrain.planning.measurements import predict
+from skytrain.planning.memory import TrainingJob, path_of
 from skytrain.planning.mesh import requested_mesh
 from skytrain.planning.search import Fixed, NoPlacement
 from skytrain.planning.throughput import launch_seconds, mfu, step_time, together, tokens_per_step

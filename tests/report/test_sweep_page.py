@@ -8,7 +8,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from skytrain.report import SweepReport, sweep_html, sweep_plots
-from skytrain.tuning import Answer, Observation, OtherAnswer, Trial, conclusion_of, fitted_curves
+from skytrain.tuning import Answer, Observation, OtherAnswer, Trial
+from skytrain.tuning.conclusions import conclusion_of, fitted_curves
 from tests.tuning.simulated import Truth, loss_of, make_problem
 
 

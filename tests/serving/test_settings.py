@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from skytrain.config import SkytrainError, compose
-from skytrain.planning import ServedShape, fit_serving, serving_bytes
+from skytrain.planning import ServedShape, fit_serving
+from skytrain.planning.serving import serving_bytes
 from skytrain.serving import ServeRefused, open_served, server_settings
 from skytrain.serving.devices import LocalGpu
 from skytrain.serving.engine import VllmEngine

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from skytrain.config import BPETokenizerConfig, GPT2TokenizerConfig, SkytrainError
+from skytrain.config import BPETokenizerConfig, SkytrainError
+from skytrain.config.schema import GPT2TokenizerConfig
 from skytrain.storage import open_store
 from skytrain.tokens import ByteLevelBPE, byte_level, encoders, open_tokenizer, store_tokenizer, train_bpe
 from skytrain.tokens.byte_level import gpt2

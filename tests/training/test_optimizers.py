@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from skytrain.config import OPTIMIZERS, ConfigError, compose
+from skytrain.config import ConfigError, compose
+from skytrain.config.schema import OPTIMIZERS
 from skytrain.models import build_model
 from skytrain.training import make_optimizer
 from skytrain.training.optimizers.groups import hidden_matrices, parameter_groups

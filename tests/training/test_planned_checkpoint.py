@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from skytrain.checkpoints import find_commit, read_manifest, step_key
-from skytrain.config import OPTIMIZERS
+from skytrain.config.schema import OPTIMIZERS
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
 from skytrain.planning import work_of

@@ -8,18 +8,10 @@ import numpy as np
 import pytest
 
 from skytrain.storage import open_store
-from skytrain.tuning import (
-    BudgetError,
-    Decision,
-    Ledger,
-    SweepSetup,
-    SweepStore,
-    Trial,
-    begin_sweep,
-    find_strategy,
-    run_sweep,
-)
-from skytrain.tuning.driver import run_trial, take
+from skytrain.tuning import Ledger, SweepSetup, SweepStore, Trial, find_strategy, run_sweep
+from skytrain.tuning.driver import begin_sweep, run_trial, take
+from skytrain.tuning.ledger import BudgetError
+from skytrain.tuning.sweeps import Decision
 from tests.tuning.simulated import FailingStore, Killed, SimulatedRunner, Truth, make_problem
 
 BUDGET, FINAL = 2.0, 1.1
@@ -166,7 +158,7 @@ def test_when_all_trials_diverge_there_is_no_answer_and_nothing_is_lost(tmp_path
 def test_an_optimum_at_the_edge_of_the_allowed_rates_is_told(tmp_path):
     from dataclasses import replace
 
-    from skytrain.tuning import conclusion_of
+    from skytrain.tuning.conclusions import conclusion_of
 
     problem = replace(make_problem(), highest=1.5e-3)
     runner = SimulatedRunner(Truth(level=1e-2), problem, np.random.default_rng(0))

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from skytrain.tuning import Observation, Priors, Problem, Rung, Trial, centred_law, fit_jointly, priors_for, u_shape
+from skytrain.tuning import Observation, Priors, Problem, Rung, Trial, fit_jointly, priors_for, u_shape
 from skytrain.tuning.curve import RELATIVE_NOISE
 from skytrain.tuning.joint import TrialData
+from skytrain.tuning.laws import centred_law
 from tests.tuning.simulated import Truth, loss_of, make_problem
 
 RATES = (0.5, 0.71, 1.0, 1.41, 2.0)

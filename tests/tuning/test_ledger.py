@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from skytrain.storage import open_store
-from skytrain.tuning import BudgetError, HourlyPrice, Ledger
+from skytrain.tuning import HourlyPrice, Ledger
+from skytrain.tuning.ledger import BudgetError
 
 
 def test_the_final_run_is_kept_back_from_trials(tmp_path):

@@ -13,23 +13,11 @@ import numpy as np
 import pytest
 
 from skytrain.storage import open_store
-from skytrain.tuning import (
-    BudgetError,
-    Decision,
-    HourlyPrice,
-    Ledger,
-    SweepHost,
-    SweepSetup,
-    SweepState,
-    SweepStore,
-    Trial,
-    TrialResult,
-    TuneSession,
-    begin_sweep,
-    conclude,
-    find_strategy,
-)
-from skytrain.tuning.driver import finish, limit_of, take
+from skytrain.tuning import HourlyPrice, Ledger, SweepSetup, SweepStore, Trial, TrialResult, TuneSession, find_strategy
+from skytrain.tuning.driver import begin_sweep, conclude, finish, limit_of, take
+from skytrain.tuning.hosts import SweepHost
+from skytrain.tuning.ledger import BudgetError
+from skytrain.tuning.sweeps import Decision, SweepState
 from tests.tuning.simulated import FailingStore, Killed, SimulatedRunner, Truth, loss_of, make_problem
 
 BUDGET, FINAL = 2.4, 1.1

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from skytrain.config import SkytrainError
-from skytrain.tuning import Observation, Search, Trial, all_strategies, find_strategy, rehearse
+from skytrain.tuning import Observation, Search, Trial, all_strategies, find_strategy
+from skytrain.tuning.rehearsal import rehearse
 from skytrain.tuning.strategies.halving import counts
 from skytrain.tuning.strategies.hyperband import table
 from tests.tuning.simulated import Truth, loss_of, make_problem

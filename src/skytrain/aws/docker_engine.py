@@ -33,9 +33,9 @@ def resolve_image(name: str) -> str:
     _docker("pull", name, shown=True, fix="is the name right, and the registry reachable?")
     if "@sha256:" in name:
         return name
-    found = json.loads(_docker("image", "inspect", "--format", "{{json .RepoDigests}}", name))
+    digests = json.loads(_docker("image", "inspect", "--format", "{{json .RepoDigests}}", name))
     repository = name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
-    matching = [one for one in found or [] if one.partition("@")[0] == repository]
+    matching = [one for one in digests or [] if one.partition("@")[0] == repository]
     if not matching:
         raise DockerError(f"{name} has no digest of a registry\n  give an image that a registry has")
     return str(matching[0])

@@ -87,9 +87,9 @@ def _denied(problem: str, code: str, text: str, call: Call | None, decode: Decod
         problem = f"{problem.partition(': ')[0]}: {who} may not {action} on {resource}: {reason}"
         if denial and (rule := _matched(said)):
             problem += f" (statement {rule})"
-    elif found := DENIED.search(text):
-        action = found["action"]
-        resource = (found["resource"] or "*").rstrip(".")
+    elif match := DENIED.search(text):
+        action = match["action"]
+        resource = (match["resource"] or "*").rstrip(".")
     if denial:
         fix = f"the deny applies whatever is allowed: meet its conditions, or use another role, for {action}"
     else:
@@ -119,10 +119,10 @@ def _quota_fix(remedy: Remedy, fix: str, call: Call | None, region: str) -> tupl
 def find_instance_type(parameters: Any) -> str | None:
     """Return the first instance type in a request body."""
     if isinstance(parameters, dict):
-        found = parameters.get("InstanceType")
-        if isinstance(found, str):
-            return found
+        type_name = parameters.get("InstanceType")
+        if isinstance(type_name, str):
+            return type_name
         parameters = list(parameters.values())
     if isinstance(parameters, list | tuple):
-        return next((found for item in parameters if (found := find_instance_type(item))), None)
+        return next((type_name for item in parameters if (type_name := find_instance_type(item))), None)
     return None

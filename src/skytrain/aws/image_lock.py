@@ -30,10 +30,10 @@ class LockedImage:
 
     def set(self, reference: str) -> LockedImage:
         """Return the entry for REGISTRY/NAME:TAG, REGISTRY/NAME@sha256:... or both."""
-        found = REFERENCE.fullmatch(reference)
-        if found is None or not (found["tag"] or found["digest"]):
+        match = REFERENCE.fullmatch(reference)
+        if match is None or not (match["tag"] or match["digest"]):
             raise SkytrainError(f"--set {self.name}={reference}: give a tag or a digest, REGISTRY/NAME:TAG@sha256:...")
-        return replace(self, repository=found["repository"], tag=found["tag"], digest=found["digest"])
+        return replace(self, repository=match["repository"], tag=match["tag"], digest=match["digest"])
 
 
 def read_lock(path: Path) -> list[LockedImage]:
@@ -96,7 +96,7 @@ def render_manifests(overlay: Path) -> str:
     """The YAML of an overlay, by kubectl or kustomize; refused while an image in it has no digest."""
     import yaml
 
-    command = next((found for found in (_kubectl(overlay), _kustomize(overlay)) if found), None)
+    command = next((renderer for renderer in (_kubectl(overlay), _kustomize(overlay)) if renderer), None)
     if command is None:
         raise SkytrainError("neither kubectl nor kustomize is installed\n  https://kubernetes.io/docs/tasks/tools")
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -17,5 +17,5 @@ def stream_lines(session: AwsSession, group: str, prefix: str, lines: int | None
             return []
         raise
     events.sort(key=lambda event: event["timestamp"])
-    found = [f"[{event['logStreamName'].removeprefix(prefix)}] {event['message'].rstrip()}" for event in events]
-    return found[-lines:] if lines else found
+    texts = [f"[{event['logStreamName'].removeprefix(prefix)}] {event['message'].rstrip()}" for event in events]
+    return texts[-lines:] if lines else texts

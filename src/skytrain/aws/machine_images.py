@@ -35,8 +35,8 @@ class MachineImage:
 def find_image(session: AwsSession, gpu: bool, region: str | None = None) -> MachineImage:
     """Return the current image: a Deep Learning AMI, with the newest PyTorch for GPUs, without it otherwise."""
     if not gpu:
-        found = session.perform(Call("ssm", "GetParameter", {"Name": CPU_PARAMETER}), region)["Parameter"]
-        return MachineImage(found["Value"], CPU_PARAMETER)
+        parameter = session.perform(Call("ssm", "GetParameter", {"Name": CPU_PARAMETER}), region)["Parameter"]
+        return MachineImage(parameter["Value"], CPU_PARAMETER)
     listed = Call("ssm", "GetParametersByPath", {"Path": GPU_FOLDER, "Recursive": True})
     images = {
         (int(match[1]), int(match[2])): MachineImage(one["Value"], one["Name"])

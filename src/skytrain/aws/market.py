@@ -60,6 +60,6 @@ def _zone_prices(offer: PlannedOffer, session: AwsSession, zones: list[str], now
         prices = dict.fromkeys(sold, max(offer.usd_per_hour_each))
     return [
         ZonePrice(zone, usd, timestamp(now))
-        for zone, usd in sorted(prices.items(), key=lambda found: (found[1], found[0]))
+        for zone, usd in sorted(prices.items(), key=lambda pair: (pair[1], pair[0]))
         if usd <= offer.max_usd_per_hour_each
     ]

@@ -112,8 +112,8 @@ class Metadata:
 
     def notice(self) -> Notice | None:
         """Return the most serious current notice. Raises OSError if the service does not respond."""
-        found = [ask() for ask in (self._spot, self._lifecycle, self._maintenance, self._rebalance)]
-        notices = [notice for notice in found if notice is not None]
+        answers = [ask() for ask in (self._spot, self._lifecycle, self._maintenance, self._rebalance)]
+        notices = [notice for notice in answers if notice is not None]
         return next((notice for notice in notices if notice.at_once), notices[0] if notices else None)
 
     def _spot(self) -> Notice | None:

@@ -73,8 +73,8 @@ def read_outputs(text: str, origin: str) -> dict[str, Any]:
     """Return `{name: value}` of the JSON that `terraform output -json` prints."""
     again = "save it again: terraform -chdir=infra/terraform/base output -json > outputs.json"
     try:
-        found = json.loads(text)
-        outputs = {name: item["value"] for name, item in found.items()}
+        raw_outputs = json.loads(text)
+        outputs = {name: item["value"] for name, item in raw_outputs.items()}
     except (ValueError, AttributeError, TypeError, KeyError):
         raise SkytrainError(f"{origin} is not what `terraform output -json` prints\n  {again}") from None
     if not outputs:

@@ -69,8 +69,8 @@ def _token(challenge: str, repository: str) -> str:
         body, _ = _get(f"{fields['realm']}?{query}", {})
     except urllib.error.HTTPError as error:
         raise RegistryError(f"{repository}: no anonymous access ({error.code})\n  name the image by digest") from None
-    found = json.loads(body)
-    return str(found.get("token") or found["access_token"])
+    answer = json.loads(body)
+    return str(answer.get("token") or answer["access_token"])
 
 
 def _get(url: str, headers: dict[str, str]) -> tuple[bytes, HTTPMessage]:

@@ -36,10 +36,10 @@ def find_block(session: AwsSession, offer: PlannedOffer, now: datetime) -> Capac
     """Return the offer's capacity block. Raises CloudError if its machines are not those of the offer."""
     assert offer.reservation is not None
     named = {"CapacityReservationIds": [offer.reservation]}
-    found = session.perform(Call("ec2", "DescribeCapacityReservations", named))["CapacityReservations"]
-    if not found:
+    reservations = session.perform(Call("ec2", "DescribeCapacityReservations", named))["CapacityReservations"]
+    if not reservations:
         raise _unusable(offer, "does not exist in this region")
-    one = found[0]
+    one = reservations[0]
     block = CapacityBlock(
         id=one["CapacityReservationId"],
         instance_type=one["InstanceType"],

@@ -40,8 +40,8 @@ class AccountScan:
 def enabled_regions(session: AwsSession) -> tuple[list[str], list[ScanProblem]]:
     """The regions that the account may use; the session's own where asking is denied, with the problem."""
     try:
-        found = session.items(Call("ec2", "DescribeRegions"), "Regions")
-        return sorted(region["RegionName"] for region in found), []
+        regions = session.items(Call("ec2", "DescribeRegions"), "Regions")
+        return sorted(region["RegionName"] for region in regions), []
     except CloudError as error:
         return [session.region], [ScanProblem("region", "all", f"only {session.region} is searched: {error}")]
 
@@ -60,8 +60,8 @@ def scan_account(
         raise CloudError(
             f"{wrong[0]} is not a region that this account has enabled", fix=f"one of {', '.join(enabled)}"
         )
-    found = list(regions or enabled)
-    questions = [(kind, region) for region in found for kind in kinds or KINDS.values()]
+    scanned = list(regions or enabled)
+    questions = [(kind, region) for region in scanned for kind in kinds or KINDS.values()]
     done, lock = 0, threading.Lock()
 
     def ask(question: tuple[ResourceKind, str]) -> list[CloudResource]:
@@ -83,4 +83,4 @@ def scan_account(
         answers = list(pool.map(ask, questions))
     resources = [each for answer in answers for each in answer if project in (None, each.tags.project)]
     resources.sort(key=lambda each: (KINDS[each.kind].order, each.kind, each.region, each.id))
-    return AccountScan(tuple(found), tuple(resources), tuple(problems))
+    return AccountScan(tuple(scanned), tuple(resources), tuple(problems))

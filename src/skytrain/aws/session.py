@@ -62,8 +62,8 @@ class AwsSession:
     @cached_property
     def identity(self) -> AwsIdentity:
         """The caller. Raises CloudError (exit 11) without valid credentials, or with those of another account."""
-        found = self.perform(Call("sts", "GetCallerIdentity"))
-        caller = AwsIdentity(found["Account"], found["Arn"])
+        answer = self.perform(Call("sts", "GetCallerIdentity"))
+        caller = AwsIdentity(answer["Account"], answer["Arn"])
         if self._account is not None and caller.account != self._account:
             raise CloudError(
                 f"the credentials are of account {caller.account} ({caller.name}), and cloud.account is {self._account}",
@@ -112,10 +112,10 @@ def open_session(region: str | None = None, account: str | None = None) -> AwsSe
         raise MissingExtra("boto3", "aws") from None
     with cloud_errors():
         session = boto3.Session()
-        found = region or aws_region() or session.region_name
-    if not found:
+        chosen = region or aws_region() or session.region_name
+    if not chosen:
         raise CloudError("no AWS region is set", fix="set cloud.region=us-east-2 (for example), or AWS_REGION")
-    return AwsSession(session, found, account)
+    return AwsSession(session, chosen, account)
 
 
 def _method(call: Call) -> str:

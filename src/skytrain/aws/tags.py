@@ -37,10 +37,10 @@ class Tags:
 
     def mapping(self) -> dict[str, str]:
         """Return `{key: value}`, as EKS, CloudWatch Logs, EMR Serverless and others take tags."""
-        found = {PROJECT: self.project, RUN: self.run, OWNER: self.owner}
+        values = {PROJECT: self.project, RUN: self.run, OWNER: self.owner}
         if self.expires_at is not None:
-            found[EXPIRES_AT] = self.expires_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return {key: value for key, value in found.items() if value is not None}
+            values[EXPIRES_AT] = self.expires_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {key: value for key, value in values.items() if value is not None}
 
     def pairs(self) -> list[dict[str, str]]:
         """Return `[{"Key": ..., "Value": ...}]`, as EC2, IAM, FSx and SageMaker take tags."""
@@ -56,14 +56,14 @@ class Tags:
         return [{**group, **pair} for pair in self.pairs()]
 
 
-def read_tags(found: Mapping[str, str] | Iterable[Mapping[str, Any]] | None) -> Tags | None:
+def read_tags(raw_tags: Mapping[str, str] | Iterable[Mapping[str, Any]] | None) -> Tags | None:
     """Read the tags of a resource in any service's form. None: it is not ours."""
-    if not found:
+    if not raw_tags:
         return None
-    if isinstance(found, Mapping):
-        values = dict(found)
+    if isinstance(raw_tags, Mapping):
+        values = dict(raw_tags)
     else:
-        values = {tag.get("Key", tag.get("key", "")): tag.get("Value", tag.get("value", "")) for tag in found}
+        values = {tag.get("Key", tag.get("key", "")): tag.get("Value", tag.get("value", "")) for tag in raw_tags}
     if not values.get(PROJECT):
         return None
     expires_at = _time(values.get(EXPIRES_AT))
@@ -80,7 +80,7 @@ def project_filter(project: str | None = None) -> dict[str, Any]:
 def _time(text: str | None) -> datetime | None:
     """Read a time; None for one that someone has edited into something else: `gc` must not fail on it."""
     try:
-        found = datetime.fromisoformat(text) if text else None
-        return found and (found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC))
+        time = datetime.fromisoformat(text) if text else None
+        return time and (time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
         return None

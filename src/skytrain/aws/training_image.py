@@ -52,12 +52,12 @@ def image_repository(cloud: CloudConfig) -> ImageRepository:
         raise SkytrainError(
             "cloud.image_repository is not set\n  apply infra/terraform/base, then: skytrain cloud init; and add cloud=aws"
         )
-    found = REPOSITORY.fullmatch(url)
-    if found is None:
+    match = REPOSITORY.fullmatch(url)
+    if match is None:
         raise SkytrainError(
             f"cloud.image_repository={url}: not a repository of ECR\n  ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME, no tag"
         )
-    return ImageRepository(url, **found.groupdict())
+    return ImageRepository(url, **match.groupdict())
 
 
 def digest_of(session: AwsSession, repository: ImageRepository, tag: str) -> str | None:
@@ -68,18 +68,18 @@ def digest_of(session: AwsSession, repository: ImageRepository, tag: str) -> str
         "imageIds": [{"imageTag": tag}],
     }
     try:
-        found = session.perform(Call("ecr", "DescribeImages", asked), repository.region)
+        answer = session.perform(Call("ecr", "DescribeImages", asked), repository.region)
     except CloudError as error:
         if error.code in ABSENT:
             return None
         raise
-    return str(found["imageDetails"][0]["imageDigest"])
+    return str(answer["imageDetails"][0]["imageDigest"])
 
 
 def registry_password(session: AwsSession, repository: ImageRepository) -> str:
     """Return a password for docker's user AWS, which is valid for hours."""
-    found = session.perform(Call("ecr", "GetAuthorizationToken"), repository.region)
-    return base64.b64decode(found["authorizationData"][0]["authorizationToken"]).decode().partition(":")[2]
+    answer = session.perform(Call("ecr", "GetAuthorizationToken"), repository.region)
+    return base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode().partition(":")[2]
 
 
 def record_image(store: Store, image: PushedImage) -> None:
@@ -90,7 +90,7 @@ def record_image(store: Store, image: PushedImage) -> None:
 def pushed_image(store: Store) -> PushedImage | None:
     """Return the newest image that `skytrain image push` recorded; None if there is none."""
     try:
-        found = json.loads(store.read(RECORD))
+        record = json.loads(store.read(RECORD))
     except NotFound:
         return None
-    return PushedImage(**{name: found[name] for name in PushedImage.__dataclass_fields__})
+    return PushedImage(**{name: record[name] for name in PushedImage.__dataclass_fields__})

@@ -1,8 +1,6 @@
 from .capabilities import (
-    COMBINATION_RULES as COMBINATION_RULES,
     Device as Device,
     Setup as Setup,
-    broken_rule as broken_rule,
     check_setup as check_setup,
     fused_mesh_problem as fused_mesh_problem,
     fused_model_problem as fused_model_problem,
@@ -89,7 +87,6 @@ from .reference_page import settings_page as settings_page, shown as shown
 from .schema import (
     DATA as DATA,
     EXECUTION as EXECUTION,
-    OPTIMIZERS as OPTIMIZERS,
     RESULT as RESULT,
     WEIGHTS as WEIGHTS,
     BPETokenizerConfig as BPETokenizerConfig,
@@ -105,15 +102,12 @@ from .schema import (
     EmrConfig as EmrConfig,
     EvaluationConfig as EvaluationConfig,
     EvaluatorConfig as EvaluatorConfig,
-    GPT2TokenizerConfig as GPT2TokenizerConfig,
     HFModelConfig as HFModelConfig,
     HFTokenizerConfig as HFTokenizerConfig,
-    LinearRope as LinearRope,
     Llama3Rope as Llama3Rope,
     LoaderConfig as LoaderConfig,
     LRScheduleConfig as LRScheduleConfig,
     MetricsConfig as MetricsConfig,
-    MixturePhase as MixturePhase,
     ModelConfig as ModelConfig,
     OptimizerConfig as OptimizerConfig,
     OptimizerFacts as OptimizerFacts,
@@ -122,14 +116,12 @@ from .schema import (
     SageMakerConfig as SageMakerConfig,
     ServeConfig as ServeConfig,
     SlurmConfig as SlurmConfig,
-    SourceConfig as SourceConfig,
     SparkConfig as SparkConfig,
     StoreConfig as StoreConfig,
     TaskConfig as TaskConfig,
     TokenFilesConfig as TokenFilesConfig,
     TokenizerConfig as TokenizerConfig,
     TrainerConfig as TrainerConfig,
-    TuneConfig as TuneConfig,
     WSDScheduleConfig as WSDScheduleConfig,
     YarnRope as YarnRope,
     flatten as flatten,
@@ -137,7 +129,7 @@ from .schema import (
     select as select,
 )
 from .source import source_files as source_files, source_hash as source_hash
-from .tasks import NamedTask as NamedTask, builtin_tasks as builtin_tasks, find_tasks as find_tasks
+from .tasks import NamedTask as NamedTask, find_tasks as find_tasks
 from .typed import build as build
 from .units import (
     Interval as Interval,

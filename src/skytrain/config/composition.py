@@ -291,25 +291,25 @@ def _adopt(tree: DictConfig, origins: dict[str, str], adopt: Adopt, chosen: Coll
     everything = OmegaConf.is_missing(tree.model, "family")
     if not everything and ("model" in chosen or "layers" not in tree.model):
         return  # a recipe's model=hf or model=custom defines the model itself
-    found = adopt(None if OmegaConf.is_missing(tree.model, "weights") else tree.model.weights)
-    if found is None:
+    adopted = adopt(None if OmegaConf.is_missing(tree.model, "weights") else tree.model.weights)
+    if adopted is None:
         if everything:
             hint = "a Hugging Face folder, or OWNER/NAME on the hub"
             raise ConfigError("model.weights", "must be given with model=hf-weights", hint=hint)
         return
     given = _given(origins)
-    if found.model["family"] == "hf":
+    if adopted.model["family"] == "hf":
         _keep_given(tree, origins, given, leave_out="weights")
     elif everything:
         tree.model.pop("trust_remote_code")  # the built-in decoder runs no code of the folder
         origins.pop("model.trust_remote_code")
-    _take(tree, origins, "model", found.model, found.file, given)
+    _take(tree, origins, "model", adopted.model, adopted.file, given)
     if OmegaConf.is_missing(tree.model, "weights"):
         tree.model.weights = None  # they are those of --from
-    if everything and found.tokenizer is not None and "tokenizer" not in chosen:
-        _set_origin(origins, "tokenizer", {}, found.file)
+    if everything and adopted.tokenizer is not None and "tokenizer" not in chosen:
+        _set_origin(origins, "tokenizer", {}, adopted.file)
         tree.tokenizer = {}
-        _take(tree, origins, "tokenizer", found.tokenizer, found.file, given)
+        _take(tree, origins, "tokenizer", adopted.tokenizer, adopted.file, given)
 
 
 def _keep_given(tree: DictConfig, origins: dict[str, str], given: Collection[str], leave_out: str) -> None:

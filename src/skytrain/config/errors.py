@@ -39,5 +39,5 @@ class MissingExtra(SkytrainError):
 
 def nearest(word: str, choices: Iterable[str], cutoff: float = 0.5) -> str | None:
     """Return the choice closest to a mistyped word, or None if no similarity reaches `cutoff` (1 means equal)."""
-    found = difflib.get_close_matches(word, list(choices), n=1, cutoff=cutoff)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(word, list(choices), n=1, cutoff=cutoff)
+    return matches[0] if matches else None

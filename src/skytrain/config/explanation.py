@@ -63,8 +63,8 @@ def explain(key: str) -> list[Explained] | list[Section]:
     Raises ConfigError, suggesting the nearest name, if `key` is neither.
     """
     key = key.replace("/", ".")
-    if found := _settings().get(key):
-        return _without_repeats(found)
+    if settings := _settings().get(key):
+        return _without_repeats(settings)
     if sections := [one for one in all_sections() if one.key == key or one.key.startswith(f"{key}.")]:
         return sections
     if free := next((name for name in FREE_KEYS if key.startswith(f"{name}.")), None):
@@ -83,14 +83,14 @@ def _arguments(holder: Explained) -> list[Explained]:
     """
     group, _, name = holder.key.rpartition(".")
     chosen = (leaves.get(f"{group}.target") for leaves in _group_files().values() if holder.key in leaves)
-    found = []
+    arguments = []
     for target in dict.fromkeys(each for each in chosen if each):
         cls = load_class(target, f"{group}.target")
         words = " ".join((inspect.getdoc(cls) or "").split())
         declared = replace(holder.declared, meaning=f"Argument of {cls.__name__}: {words}")
         kind = type_in_words(get_type_hints(cls).get(name, Any))
-        found.append(Explained(holder.key, declared, kind, Variant(f"{group}.target", (target,))))
-    return found
+        arguments.append(Explained(holder.key, declared, kind, Variant(f"{group}.target", (target,))))
+    return arguments
 
 
 def default_of(setting: Explained) -> tuple[Any, str] | None:
@@ -140,11 +140,11 @@ def _sections(group: type, key: str, variant: Variant | None) -> Iterator[Sectio
 
 @cache
 def _settings() -> dict[str, list[Explained]]:
-    found: dict[str, list[Explained]] = {}
+    by_key: dict[str, list[Explained]] = {}
     for section in all_sections():
         for setting in section.settings:
-            found.setdefault(setting.key, []).append(setting)
-    return found
+            by_key.setdefault(setting.key, []).append(setting)
+    return by_key
 
 
 def _without_repeats(settings: list[Explained]) -> list[Explained]:
@@ -167,12 +167,12 @@ def _defaults() -> tuple[Mapping[str, Any], Mapping[str, str]]:
 @cache
 def _group_files() -> dict[str, Mapping[str, Any]]:
     """Return the settings of each built-in file by their full keys."""
-    found: dict[str, Mapping[str, Any]] = {}
+    settings: dict[str, Mapping[str, Any]] = {}
     root = files(GROUPS_MODULE)
     for group in ("", *GROUPS):
         folder = root.joinpath(group) if group else root
         for file in sorted(folder.iterdir(), key=lambda file: file.name):
             if file.name.endswith(".yaml"):
                 name = f"{group}/{file.name}" if group else file.name
-                found[name] = file_settings(name)
-    return found
+                settings[name] = file_settings(name)
+    return settings

@@ -21,9 +21,9 @@ def extra_with(package: str) -> str | None:
     except PackageNotFoundError:  # running from a source folder, not installed
         return None
     for requirement in requirements:
-        found = re.match(r"""([\w.-]+)[^;]*;.*\bextra == ["']([\w-]+)["']""", requirement)
-        if found and found[1].replace("-", "_").lower() == wanted:
-            return found[2]
+        match = re.match(r"""([\w.-]+)[^;]*;.*\bextra == ["']([\w-]+)["']""", requirement)
+        if match and match[1].replace("-", "_").lower() == wanted:
+            return match[2]
     return None
 
 

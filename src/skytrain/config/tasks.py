@@ -40,15 +40,15 @@ def _is_task(file: str) -> bool:
 
 def find_tasks(evaluation: EvaluationConfig) -> list[NamedTask]:
     """Return the tasks that a configuration names, in its order."""
-    found = [_find(entry, evaluation) for entry in evaluation.tasks]
-    names = [task.name for task in found]
+    tasks = [_find(entry, evaluation) for entry in evaluation.tasks]
+    names = [task.name for task in tasks]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(KEY, f"{name!r} is named more than once")
     for name in evaluation.data:
         if names and name not in {*names, *builtin_tasks()}:
             raise ConfigError(f"evaluation.data.{name}", "no such task among evaluation.tasks", hint=_hint(name, names))
-    return found
+    return tasks
 
 
 def _find(entry: str, evaluation: EvaluationConfig) -> NamedTask:

@@ -1,7 +1,6 @@
 from .cluster_environment import RanksEnvironment as RanksEnvironment
 from .early_signals import handle_early_signals as handle_early_signals, handled_signals as handled_signals
 from .health import NCCL_LOG as NCCL_LOG, uses_efa as uses_efa
-from .job_output import job_log_key as job_log_key
 from .lifeline import (
     adopt_orphans as adopt_orphans,
     die_with_parent as die_with_parent,
@@ -9,18 +8,18 @@ from .lifeline import (
     is_alive as is_alive,
     tie_to_supervisor as tie_to_supervisor,
 )
-from .machines import LocalMachines as LocalMachines, RentedMachines as RentedMachines
+from .machines import RentedMachines as RentedMachines
 from .network import address_of as address_of, count_efa_devices as count_efa_devices
 from .node import NodeRequest as NodeRequest, run_node as run_node
+from .node_job import job_log_key as job_log_key
 from .nodes import host_name as host_name, node_facts as node_facts
 from .processes import (
     kill_descendants as kill_descendants,
     kill_processes_with as kill_processes_with,
     kill_session as kill_session,
 )
-from .ranks import JoinedJob as JoinedJob, LostRank as LostRank, Ranks as Ranks, ToldByFirstRank as ToldByFirstRank
+from .ranks import JoinedJob as JoinedJob, Ranks as Ranks, ToldByFirstRank as ToldByFirstRank
 from .rendezvous import (
-    GenerationOver as GenerationOver,
     GenerationRecord as GenerationRecord,
     MeetingObjects as MeetingObjects,
     check_generation as check_generation,

@@ -1,6 +1,6 @@
 """torchrun under a supervisor: `python -m skytrain.jobs.agent OPTIONS -m MODULE ...`.
 
-It ends with the supervisor, leaves signals to it, and counts restarts as it does.
+It ends with the supervisor, leaves signals to it, and counts restarts as the supervisor does.
 """
 
 from __future__ import annotations
@@ -30,22 +30,23 @@ def main() -> None:
 
 
 def count_restarts_without_progress(supervision: Supervision) -> None:
-    """Make torchrun's `--max-restarts` count restarts in a row without progress; torchrun counts all restarts of a job."""
+    """Make torchrun's `--max-restarts` a limit on restarts in a row without progress, not on all restarts of a job."""
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
-    monitor, progress = LocalElasticAgent._monitor_workers, ResumeProgress()
+    monitor = LocalElasticAgent._monitor_workers
+    progress = ResumeProgress()
     allowed: int | None = None
 
     def monitor_workers(agent: Any, group: Any) -> Any:
         nonlocal allowed
-        found = monitor(agent, group)  # first: what a worker reported before it crashed is then there
+        result = monitor(agent, group)  # first, so that what a worker reported before it crashed can be read
         allowed = group.spec.max_restarts if allowed is None else allowed
         if progress.made(supervision.resumed_step()):
             # Both grow: their difference is the TORCHELASTIC_RESTART_COUNT of the workers.
             used = allowed - agent._remaining_restarts
             agent._remaining_restarts += used
             group.spec.max_restarts += used
-        return found
+        return result
 
     LocalElasticAgent._monitor_workers = monitor_workers  # type: ignore[method-assign]
 

@@ -21,7 +21,7 @@ def main(backend: str, seconds: float) -> None:
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     began = time.monotonic()
     going = torch.ones(1, device=device)
-    # Rank 0's clock decides for all of them when it is enough.
+    # Rank 0's clock decides for all ranks when to stop.
     while going.item():
         values = torch.full((NUMBERS,), float(rank + 1), device=device)
         dist.all_reduce(values)

@@ -1,4 +1,4 @@
-"""The job's processes for Lightning: all exist already, and none is to be started."""
+"""The job's processes as Lightning sees them: all exist already, so Lightning starts none."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from types import FrameType
 from ..config import is_worker, variable
 from .lifeline import SUPERVISOR
 
-# Slurm sends USR1 before a job ends; HUP comes from a terminal that is closed.
+# Slurm sends USR1 before a job ends; a terminal sends HUP when it is closed.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 INTERRUPTED_EXIT_CODE = 12  # as in EXIT_CODES, whose module takes too long to import here
 

@@ -36,7 +36,7 @@ def place() -> str:
         if code.co_filename.startswith(PACKAGE):
             return f"{code.co_name} ({Path(code.co_filename).name}:{frame.f_lineno})"
         frame = frame.f_back
-    return "its own code"
+    return "code outside Skytrain"
 
 
 def doing() -> str:

@@ -6,7 +6,7 @@ exists once. All hosts, its creator included, act on the object that they read, 
 Members run one job together. Whoever sees a reason ends the generation, by a second object that is also created
 conditionally; then the hosts meet again, under the next number.
 
-A member counts as lost by the store's clock alone: its heartbeat did not change while this host's own heartbeat, stamped
+A member counts as lost by the store's clock only: its heartbeat did not change while this host's own heartbeat, stamped
 by the same clock, did. A gap in this host's own heartbeats counts as a single one: during an outage of the store nobody
 can write, and nobody is lost.
 
@@ -21,21 +21,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 Phase = Literal["meeting", "running", "stopping", "gone"]
-LAST_TURN = 3  # looks after which any host may propose, whatever its position
+LAST_TURN = 3  # number of looks after which any host may propose, whatever its position
 
 
 @dataclass(frozen=True)
 class MeetingRules:
-    """How many hosts a generation needs, and the times of the protocol, all by the store's clock."""
+    """The number of hosts that a generation needs, and the times of the protocol, all by the store's clock."""
 
     wanted: int
-    # Between two heartbeats of a host. Each counts the host's cost until the next is due, and two seconds more: a host
-    # that is lost is never counted 15 s too long.
+    # Time between two heartbeats of a host. Each counts the host's cost until two seconds after the next is due, so a
+    # lost host is never charged for 15 s too long.
     beat_seconds: float = 11.0
-    # A host is invited only if its heartbeat is at most so much older than one's own: a heartbeat that is a little late
+    # A host is invited only if its heartbeat is at most this much older than this host's: a heartbeat that is a little late
     # counts, and a host that was lost half a minute ago, before its job's failure was noticed, does not.
     fresh_seconds: float = 20.0
-    silence_seconds: float = 60.0  # without a heartbeat, after which a member is lost
+    silence_seconds: float = 60.0  # time without a heartbeat after which a member is lost
 
 
 @dataclass(frozen=True)
@@ -55,20 +55,20 @@ class JobGeneration:
 
 @dataclass(frozen=True)
 class GenerationEnd:
-    """Why a generation ended. With an exit code the run itself is over, and every host leaves.
+    """The reason why a generation ended. With an exit code the run itself is over, and every host leaves.
 
-    A generation may end twice, first for a reason and then for good; of each kind the first one counts.
+    A generation may end twice, first without and then with an exit code; the first of each kind counts.
     """
 
     by: str  # host
     reason: str
     exit_code: int | None = None
-    saves: bool = False  # all members live and have time for a checkpoint; otherwise the job can only be killed
+    saves: bool = False  # all members are alive and have time for a checkpoint; otherwise the job can only be killed
 
 
 @dataclass(frozen=True)
 class MeetingView:
-    """What one look at the store shows."""
+    """The state of the meeting that one look at the store shows."""
 
     ready: Mapping[str, float]  # host -> when its heartbeat was last written, by the store's clock
     newest: JobGeneration | None = None
@@ -77,7 +77,7 @@ class MeetingView:
 
 @dataclass(frozen=True)
 class Silence:
-    """A member's last heartbeat, and for how long it has been the last one."""
+    """A member's last heartbeat, and the time that has passed without another."""
 
     host: str
     beat: float | None
@@ -102,13 +102,13 @@ class HostState:
 
     @property
     def may_be_invited(self) -> bool:
-        """Return whether its heartbeat says that it is ready. A host that must go would end each generation at once."""
+        """Return whether this host may take part: one that must leave would end each new generation at once."""
         return self.leaving is None and self.phase != "gone"
 
 
 @dataclass(frozen=True)
 class Propose:
-    """Create generation `number` with this host as node 0."""
+    """The action to create generation `number` with this host as node 0."""
 
     number: int
     members: tuple[str, ...]
@@ -127,7 +127,7 @@ class StartJob:
 
 @dataclass(frozen=True)
 class StopJob:
-    """Let the workers save, if they can, and stop."""
+    """The action to let the workers save, if they can, and stop."""
 
     reason: str
     saves: bool = False
@@ -142,18 +142,18 @@ Action = Propose | EndGeneration | StartJob | StopJob | Leave
 Step = tuple[HostState, tuple[Action, ...]]
 
 
-def looked(state: HostState, view: MeetingView, rules: MeetingRules) -> Step:
-    """Return the host's state and actions after it has looked at the store."""
+def decide(state: HostState, view: MeetingView, rules: MeetingRules) -> Step:
+    """Return the host's next state and its actions, given what it saw in the store."""
     if state.phase == "gone":
         return state, ()
     state = _watch(state, view, rules)
     if state.phase in ("running", "stopping"):
-        return _look_at_job(state, view, rules)
+        return _decide_with_job(state, view, rules)
     active = view.newest is not None and view.end is None
     if view.end is not None and view.end.exit_code is not None:
         return _leave(state, view.end)
     if active and view.newest is not None:
-        return _look_at_generation(state, view.newest, rules)
+        return _decide_without_job(state, view.newest, rules)
     if state.end is not None and state.end.exit_code is not None and view.newest is not None:
         return state, (EndGeneration(view.newest.number, state.end),)  # the others must learn that the run is over
     if state.leaving is not None:
@@ -182,7 +182,7 @@ def job_ended(state: HostState, end: GenerationEnd) -> Step:
     return state, (EndGeneration(state.joined, end),)
 
 
-def _look_at_job(state: HostState, view: MeetingView, rules: MeetingRules) -> Step:
+def _decide_with_job(state: HostState, view: MeetingView, rules: MeetingRules) -> Step:
     newest = view.newest
     if newest is None or newest.number < state.joined:
         return state, ()  # an outdated view
@@ -202,7 +202,7 @@ def _look_at_job(state: HostState, view: MeetingView, rules: MeetingRules) -> St
     return state, ()
 
 
-def _look_at_generation(state: HostState, newest: JobGeneration, rules: MeetingRules) -> Step:
+def _decide_without_job(state: HostState, newest: JobGeneration, rules: MeetingRules) -> Step:
     """Decide what to do while a generation is under way and this host runs no job."""
     if state.host in newest.members and newest.number > state.joined and state.leaving is None:
         state = dataclasses.replace(state, phase="running", joined=newest.number, end=None, turn=0)

@@ -1,4 +1,4 @@
-"""Whether a host is fit to train: its GPUs, its EFA devices, its local disks, and an all-reduce among its GPUs.
+"""Checks whether a host is fit to train: its GPUs, EFA devices, local disks, and an all-reduce among its GPUs.
 
 Each check applies where the machine has the device. It runs before a host registers and after a job failed on it.
 """
@@ -16,21 +16,21 @@ from ..config import child_environment
 from .network import INFINIBAND, count_efa_devices
 from .supervisor import count_gpus
 
-QUERY_SECONDS = 30.0  # for nvidia-smi: a GPU that has fallen off the bus lets it hang
-ALL_REDUCE_SECONDS = 30.0  # of all-reduces
-START_SECONDS = 90.0  # for torch to start and the GPUs to join, on top of that
+QUERY_SECONDS = 30.0  # limit on nvidia-smi, which hangs when a GPU has fallen off the bus
+ALL_REDUCE_SECONDS = 30.0  # how long all-reduces are repeated
+START_SECONDS = 90.0  # additional time for torch to start and the GPUs to join
 NVME = "/dev/nvme*n1"
 NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
-ON_EFA = "selected provider is efa"  # as aws-ofi-nccl logs it, in capitals that differ between its versions
+ON_EFA = "selected provider is efa"  # aws-ofi-nccl's line in lower case; capitals differ between its versions
 
 
 @dataclass(frozen=True)
 class HostNeeds:
-    """What the job needs of a host."""
+    """The needs of a job on one host."""
 
-    processes: int  # of the job on this host
+    processes: int  # of the job, on this host
     cache_folder: Path | None = None
-    efa_devices: int = 0  # as the machine was rented; 0: none, or not known
+    efa_devices: int = 0  # that the machine was rented with; 0 if there are none or it is not known
 
 
 def find_problems(needs: HostNeeds, all_reduce_seconds: float = ALL_REDUCE_SECONDS) -> list[str]:
@@ -66,10 +66,10 @@ def _gpu_problems(gpus: int, processes: int) -> Iterator[str]:
 
 
 def _efa_problems(wanted: int = 0, folder: Path = INFINIBAND) -> Iterator[str]:
-    found = count_efa_devices(folder)
-    if found < wanted:
-        yield f"{found} of {wanted} EFA devices are there"
-    if not found:
+    devices = count_efa_devices(folder)
+    if devices < wanted:
+        yield f"only {devices} of {wanted} EFA devices are present"
+    if not devices:
         return
     for state in sorted(folder.glob("*/ports/*/state")):
         if "ACTIVE" not in state.read_text():
@@ -90,9 +90,9 @@ def _disk_problems(folder: Path | None) -> Iterator[str]:
 
 
 def all_reduce_problems(processes: int, backend: str, seconds: float, *, efa: bool = False) -> list[str]:
-    """Check that all-reduces among the processes of this host have the right sums and, with `efa`, that NCCL uses EFA.
+    """Check the sums of all-reduces among the processes of this host and, with `efa`, that NCCL uses EFA.
 
-    NCCL chooses its network when a communicator is made, also for a single host, and says so in its log.
+    NCCL chooses its network when a communicator is made, even for a single host, and logs its choice.
     """
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)),
@@ -110,7 +110,7 @@ def all_reduce_problems(processes: int, backend: str, seconds: float, *, efa: bo
         last = next((line for line in reversed(done.stderr.splitlines()) if "Error" in line), "no reason given")
         return [f"an all-reduce among {processes} processes failed: {last.strip()[:200]}"]
     if efa and not uses_efa(done.stdout + done.stderr):
-        return ["NCCL does not use EFA: its log names no provider efa, so hosts would communicate by TCP"]
+        return ["NCCL does not use EFA: its log does not name the provider efa, so hosts would communicate by TCP"]
     return []
 
 

@@ -1,7 +1,7 @@
 """Ties a process to its supervisor: when the supervisor ends, in whatever way, the process ends too.
 
 Linux kills a child when its parent ends (PDEATHSIG), but only after the child has asked for it. So every process of a job
-asks first, before it imports anything slow, and then checks that no process above it has ended before that.
+asks first, before it imports anything slow, and then checks that none of its ancestors has ended meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-SUPERVISOR = "SKYTRAIN_SUPERVISOR"  # the supervisor, in the environment of all processes of a job
+SUPERVISOR = "SKYTRAIN_SUPERVISOR"  # environment variable that names the supervisor in all processes of a job
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -85,7 +85,5 @@ def _has_proc() -> bool:
 
 
 def read_stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat after the name (state, parent, ...); the name is in brackets and may contain
-    anything.
-    """
+    """Return the fields of /proc/PID/stat after the name, which is in brackets and may contain anything."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""The machines of a run, as the node agent sees them: what it asks for when its own work on one is over.
+"""The machines of a run as the node agent sees them: what it requests when its work on one is over.
 
 A launch target implements this with its cloud's API. Without one, machines belong to whoever started the agent.
 """
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class RentedMachines(Protocol):
-    """Requests may fail and be repeated: each must be idempotent."""
+    """The requests that a launch target implements. They may fail and be repeated: each must be idempotent."""
 
     def end_run(self, exit_code: int) -> None:
         """Note that the run is over; called by each host before the machines are given back."""
@@ -32,7 +32,7 @@ class RentedMachines(Protocol):
 
 
 class LocalMachines:
-    """Machines that nobody rents: leaving ends the process, and that is all."""
+    """Machines that are not rented: leaving only ends the process."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell

@@ -1,6 +1,6 @@
-"""Sets the environment of NCCL, EFA, gloo and torch's flight recorder, from the hardware of this node.
+"""The environment of NCCL, EFA, gloo and torch's flight recorder, chosen from the hardware of this node.
 
-Variables that the user has set win. Those that AWS advises against are never set, and cause a warning if the user set them.
+Variables that the user has set take precedence. Those that AWS advises against are never set, and cause a warning if the user set them.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ NEVER = {
 
 @dataclass(frozen=True)
 class Network:
-    """How this process communicates with others, and where each setting came from."""
+    """The way this process communicates with others, and where each setting came from."""
 
     interface: str | None  # towards node 0
     efa_devices: int
-    chosen: dict[str, str]  # set here
-    kept: dict[str, str]  # of those, what the user had set before
+    chosen: dict[str, str]  # set by Skytrain
+    kept: dict[str, str]  # set by the user before
 
     @property
     def warnings(self) -> list[str]:
@@ -69,7 +69,7 @@ def set_environment(device: str, nodes: int, master: str | None, gpu: str | None
     efa_devices = count_efa_devices()
     wanted = environment(device, nodes=nodes, interface=interface, efa=efa_devices > 0, gpu=gpu)
     kept = variables(wanted)
-    # Under its old name too: torch would prefer the new name, which is ours.
+    # Under their old names too: torch would prefer the new names, which Skytrain sets.
     kept |= variables(old for new, old in OLD_NAMES.items() if new in wanted)
     chosen = {name: value for name, value in wanted.items() if not {name, OLD_NAMES.get(name)} & kept.keys()}
     set_variables(chosen)
@@ -81,10 +81,10 @@ def environment(
 ) -> Mapping[str, str]:
     """Return the variables that a node needs."""
     # gloo uses the address of the host name, which on Ubuntu is the loopback's.
-    found = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
+    wanted = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
     if device != "cuda":
-        return found | {"TORCH_FR_BUFFER_SIZE": "256"}  # the flight recorder, from which the watchdog reads names
-    found |= {
+        return wanted | {"TORCH_FR_BUFFER_SIZE": "256"}  # the flight recorder names collectives for the watchdog
+    wanted |= {
         "NCCL_DEBUG": "WARN",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "TORCH_FR_BUFFER_SIZE": "20000",
@@ -92,13 +92,14 @@ def environment(
         "TORCH_FR_DUMP_TEMP_FILE": f"{tempfile.gettempdir()}/skytrain-nccl-",
     }
     if nodes > 1:  # within one node the loopback may be all that NCCL has
-        # All but these: `^docker0` alone once left NCCL with the loopback, and plain TCP with it.
-        found["NCCL_SOCKET_IFNAME"] = interface or "^docker,lo,veth"
+        # All but these: with only `^docker0`, NCCL once chose the loopback, and so plain TCP.
+        wanted["NCCL_SOCKET_IFNAME"] = interface or "^docker,lo,veth"
     if efa:
-        found["FI_EFA_USE_HUGE_PAGE"] = "0"  # huge pages and a forked data loader: OSError, cannot allocate memory
+        # With huge pages a forked data loader fails: OSError, cannot allocate memory.
+        wanted["FI_EFA_USE_HUGE_PAGE"] = "0"
     if gpu and any(name in gpu.split() for name in NO_PEER_MEMORY):
-        found["NCCL_SHM_USE_CUDA_MEMCPY"] = "1"
-    return found
+        wanted["NCCL_SHM_USE_CUDA_MEMCPY"] = "1"
+    return wanted
 
 
 def count_efa_devices(folder: Path = INFINIBAND) -> int:

@@ -1,4 +1,4 @@
-"""A host of a run: puts the node agent together from a configuration and this machine."""
+"""A host of a run: builds the node agent from a configuration and this machine."""
 
 from __future__ import annotations
 
@@ -14,38 +14,37 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..aws import Ec2Instance, Metadata, find_metadata
-from ..config import Config, SkytrainError, check_job
-from ..runs import Meter, attempt_numbers, machine_price, read_fence, read_stop, stop_asked, this_machine
+from ..config import BudgetConfig, Config, SkytrainError, check_job
+from ..planning import Budget, Spending
+from ..runs import Meter, attempt_numbers, machine_price, read_fence, read_stop, recorded_usd, stop_asked, this_machine
 from ..storage import Store, open_store
 from .generations import MeetingRules
 from .health import HostNeeds, find_problems
-from .host_services import AgentLimits, HostServices
 from .machines import LocalMachines, RentedMachines
 from .network import address_towards
-from .node_agent import NodeAgent
+from .node_agent import AgentLimits, HostServices, NodeAgent
 from .node_job import PrepareCommand, ServeCommand, StartsJobs, TrainCommand, TuneCommand
 from .rendezvous import HostIdentity, MeetingStore
-from .waiting import WaitingBudget
 
-STORE_SECONDS = 5.0  # for which one request is retried; the agent tries again in its next round
-LOCK_BYTES = 128  # of a run's name in the name of its lock; a file's name may have 255
-LATE_SECONDS = 2.0  # of a heartbeat
-PUBLIC_ADDRESS = "192.0.2.1"  # reserved for documentation: its route is the default one
+STORE_SECONDS = 5.0  # how long one request is retried; the agent tries again in its next round
+LOCK_BYTES = 128  # limit on a run's name in the name of its lock file, which may have 255 bytes
+LATE_SECONDS = 2.0  # how late a heartbeat may be
+PUBLIC_ADDRESS = "192.0.2.1"  # reserved for documentation; its route is the default route
 
 
 @dataclass(frozen=True)
 class NodeRequest:
-    """What `skytrain node` was asked for."""
+    """The arguments of `skytrain node`."""
 
     run: str
-    words: Sequence[str]  # of `skytrain train`
+    words: Sequence[str]  # arguments of `skytrain train`
     nodes: int
     processes: int
     name: str | None = None  # of this machine
     address: str | None = None
     launch: str | None = None
     job: Literal["train", "prepare", "tune", "serve"] = "train"
-    keep_seconds: float = 0.0  # for which the machine stays after the run has failed
+    keep_seconds: float = 0.0  # how long the machine is kept after the run has failed
     efa_devices: int = 0  # that the machine was rented with
 
 
@@ -64,7 +63,7 @@ def run_node(
             "  let this process reach http://169.254.169.254 (IMDSv2), or set AWS_EC2_METADATA_DISABLED=true"
         ) from None
     store = open_store(config.store)
-    # Credentials or an address that are wrong end this here; an outage is waited for.
+    # Wrong credentials or a wrong address fail here; an outage is waited out.
     store.patient(config.store.patience).exists(f"runs/{request.run}/run.json")
     machine = request.name or (instance.id if instance is not None else platform.node())
     machine = re.sub(r"[^A-Za-z0-9-]", "-", machine)
@@ -84,14 +83,15 @@ class _Host:
     instance: Ec2Instance | None
 
     def address(self) -> str:
-        found = None
+        address = None
         with contextlib.suppress(OSError):  # it answered a moment ago; the route gives the same address
-            found = self.metadata.get("meta-data/local-ipv4") if self.metadata is not None else None
-        return found or address_towards(PUBLIC_ADDRESS) or "127.0.0.1"
+            address = self.metadata.get("meta-data/local-ipv4") if self.metadata is not None else None
+        return address or address_towards(PUBLIC_ADDRESS) or "127.0.0.1"
 
 
 def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell: Callable[[str], None]) -> NodeAgent:
-    run, rules = request.run, MeetingRules(request.nodes)
+    run = request.run
+    rules = MeetingRules(request.nodes)
     meter = Meter([this_machine(host.instance)], machine_price(config.budget, host.instance))
     cache = config.loader.cache_dir
 
@@ -99,14 +99,14 @@ def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell
         resumed = read_fence(store, run).resumed
         return resumed[max(resumed)] if resumed else None
 
-    former = read_stop(store, run)  # whoever starts the run again knows of it
+    former = read_stop(store, run)  # an earlier request does not stop a run that is started again
 
     def asked_to_stop() -> str | None:
         request = stop_asked(store, run, max(attempt_numbers(store, run), default=-1))
         return request.text if request is not None and request != former else None
 
     def spend() -> dict[str, Any]:
-        # Until the next heartbeat, which may be late: a host that is lost was rented until then at most.
+        # Until the next heartbeat, which may be late: a lost host was rented until then at most.
         return meter.record(in_seconds=rules.beat_seconds + LATE_SECONDS)
 
     commands: dict[str, StartsJobs] = {
@@ -153,3 +153,35 @@ def machine_lock(machine: str, run: str) -> Iterator[None]:
                 "  to act as several nodes on one machine, give each agent its own --name"
             ) from None
         yield
+
+
+class WaitingBudget:
+    """The run's estimated cost while its hosts wait: what the newest attempt recorded, and each host's time since.
+
+    All hosts are assumed to cost what this one does: reading every host's record would take too many requests.
+    """
+
+    def __init__(self, store: Store, run: str, settings: BudgetConfig, meter: Meter) -> None:
+        self._store = store
+        self._run = run
+        self._budget = Budget.of(settings)
+        self._meter = meter
+        self._attempt = -1  # whose record was read last
+        self._before_usd = 0.0  # the run's cost at that time
+        self._own_before_usd = 0.0  # this host's share of it
+
+    def spent(self, hosts: int) -> str | None:
+        """Return why the run must end if its budget is spent, or None; `hosts` are rented now."""
+        own = self._meter.spending()
+        if self._budget.usd is None or own.usd_per_hour is None:
+            return None  # there is no limit, so nothing is read from the store
+        newest = max(attempt_numbers(self._store, self._run), default=-1)
+        if newest > self._attempt:
+            self._attempt = newest
+            self._own_before_usd = own.usd
+            self._before_usd = recorded_usd(self._store, self._run, newest) or self._before_usd
+        hosts = max(1, hosts)
+        waiting = Spending(self._before_usd + (own.usd - self._own_before_usd) * hosts, own.usd_per_hour * hosts)
+        if not self._budget.is_spent(waiting):
+            return None
+        return f"the budget is spent: ${waiting.usd_in(self._budget.margin_seconds):.2f} of ${self._budget.usd:g}"

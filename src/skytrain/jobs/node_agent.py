@@ -1,6 +1,6 @@
 """The node agent: registers this host, meets the others in generations, runs each generation's job, and leaves.
 
-The decisions are those of `generations.py`. This module looks at the store and the metadata service, and performs them.
+`generations.py` makes the decisions. This module reads the store and the metadata service, and carries them out.
 The monotonic clock of this host only paces its requests; whether another host is lost is decided by the store's clock.
 """
 
@@ -17,6 +17,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from ..aws import Notice
 from ..config import EXIT_CODES, INTERRUPTED, UNCOMMITTED, SkytrainError, format_seconds
 from ..runs import Presence
 from ..storage import StoreError
@@ -33,26 +34,73 @@ from .generations import (
     Propose,
     StartJob,
     StopJob,
+    decide,
     fresh_hosts,
     job_ended,
-    looked,
     must_go,
 )
-from .host_services import AgentLimits, HostServices, RequestPace, RunningJob
 from .machines import RentedMachines
 from .network import free_port
+from .node_job import NodeJob
 from .rendezvous import HostIdentity, MeetingStore
 from .supervisor import Restarts, describe_exit, restart_wait_seconds
 
 LOOK_SECONDS = 10.0
-FOLLOW_SECONDS = 2.0  # after a job has ended, for node 0 to say so; the others speak only if it does not
-NOTICE_SECONDS = 5.0  # as AWS advises
-WAIT_CHECK_SECONDS = 60.0  # between two looks for a request to stop, and at the budget, while this host waits
-HOPELESS_SECONDS = 10.0  # to stop, for a job that cannot save
+FOLLOW_SECONDS = 2.0  # how long the other hosts leave it to node 0 to report that a job has ended
+NOTICE_SECONDS = 5.0  # between two requests for a notice, as AWS advises
+WAIT_CHECK_SECONDS = 60.0  # between two checks for a request to stop and of the budget, while this host waits
+HOPELESS_SECONDS = 10.0  # limit on stopping a job that cannot save
 ROUND_SECONDS = 0.2
 HEALTH_TRIES = 3
 NO_FAILURES = {EXIT_CODES[cause] for cause in ("done", "budget", INTERRUPTED, UNCOMMITTED, "superseded")}
 RUN_ENDS = {EXIT_CODES[cause] for cause in ("done", "budget", "usage", "preflight", "damaged", "credentials")}
+
+
+@dataclass(frozen=True)
+class HostServices:
+    """The functions through which the agent uses its host and the run's records."""
+
+    start_job: Callable[[JobGeneration, int], NodeJob]  # arguments: a generation, and this host's number in it
+    spend: Callable[[], dict[str, Any]]  # this host's cost, until its next heartbeat
+    notice: Callable[[], Notice | None] = lambda: None
+    health: Callable[[], list[str]] = list  # problems of this host
+    resumed_step: Callable[[], int | None] = lambda: None  # step from which the newest attempt resumed
+    stop_asked: Callable[[], str | None] = lambda: None
+    budget_spent: Callable[[int], str | None] = lambda hosts: None  # why the budget of waiting hosts is spent
+
+
+@dataclass(frozen=True)
+class AgentLimits:
+    """Limits on restarts and waits."""
+
+    max_restarts: int
+    stop_seconds: float
+    patience_seconds: float = 1800.0  # how long an agent without a job waits for a store that does not answer
+    keep_seconds: float = 0.0  # how long the machine is kept after the run has failed
+
+
+@dataclass
+class RequestPace:
+    """The time at which something is next due, by this host's clock."""
+
+    seconds: float
+    at: float = 0.0
+
+    def due(self) -> bool:
+        now = time.monotonic()
+        if now < self.at:
+            return False
+        self.at = now + self.seconds
+        return True
+
+
+@dataclass
+class RunningJob:
+    """The job of a generation on this host, and when to kill it."""
+
+    job: NodeJob
+    generation: JobGeneration
+    kill_at: float | None = None
 
 
 @dataclass
@@ -78,17 +126,18 @@ class NodeAgent:
         self._presence: Presence | None = None
         self._beat = RequestPace(self.rules.beat_seconds)
         self._notice = RequestPace(NOTICE_SECONDS)
-        # Started at different moments, so that hosts which boot together do not ask together.
+        # At a random offset, so that hosts that boot together do not send their requests together.
         self._look = RequestPace(LOOK_SECONDS, time.monotonic() + random.uniform(0, LOOK_SECONDS))
         self._wait_check = RequestPace(WAIT_CHECK_SECONDS, time.monotonic() + WAIT_CHECK_SECONDS)
         self._silent_since: float | None = None  # the store does not answer
         self._signal: int | None = None
         self._at_once = False  # a second Ctrl-C
         self._suspect = False  # a job has failed here: check the host's health
-        self._lacking: tuple[int, bool] | None = None  # ready hosts, too few, and whether this one is the first of them
+        self._lacking: tuple[int, bool] | None = None  # number of ready hosts, if too few; whether this is the first
         self._told_waiting = (-1, -1)
         self._waits_since = time.monotonic()
-        self._over = self._was_first_node = False  # the run is over; this host was node 0 of its last generation
+        self._over = False  # the run is over
+        self._was_first_node = False  # in this host's last generation
 
     def run(self, dead: frozenset[str] = frozenset()) -> int:
         """Take part until the run is over or this host must leave, and return the exit code."""
@@ -128,7 +177,7 @@ class NodeAgent:
         if self._beat.due() or presence != self._presence:
             self._try(lambda: self._write_beat(presence))
         if self._look.due():
-            self._try(lambda: self._act(*looked(self.state, self._see(), self.rules)))
+            self._try(lambda: self._act(*decide(self.state, self._see(), self.rules)))
 
     def _is_ready(self) -> bool:
         return self.state.may_be_invited and time.monotonic() >= self._away_until
@@ -162,14 +211,14 @@ class NodeAgent:
         except StoreError as error:
             if self._silent_since is None:
                 self._silent_since = time.monotonic()
-                self.tell(f"warning: {error}\n  it is tried again every few seconds")
+                self.tell(f"warning: {error}\n  retrying every few seconds")
             waited = time.monotonic() - self._silent_since
             if self._running is None and waited > self.limits.patience_seconds and self.state.phase != "gone":
                 self._leave(GenerationEnd(self.identity.host, f"the store does not answer: {error}"))
                 self.state = dataclasses.replace(self.state, phase="gone")
                 self.exit_code = error.exit_code
 
-    # What the protocol decides.
+    # Actions that the protocol decided.
 
     def _act(self, state: HostState, actions: tuple[Action, ...]) -> None:
         self.state = state
@@ -177,7 +226,7 @@ class NodeAgent:
             match action:
                 case Propose():
                     self.meeting.propose(action, self.address, free_port(self.address))
-                    self._look.at = 0.0  # whoever won, start at once
+                    self._look.at = 0.0  # whichever proposal won, start at once
                 case EndGeneration():
                     self._try(partial(self._end_generation, action))
                 case StartJob():
@@ -204,7 +253,7 @@ class NodeAgent:
             return
         self.tell(f"stopping the job: {action.reason}")
         self._running.job.stop()
-        # The supervisor itself kills workers that are late; this is for a supervisor that hangs, or a lost cause.
+        # The supervisor kills late workers itself; this is for a supervisor that hangs, or a job that cannot save.
         seconds = self.limits.stop_seconds + HOPELESS_SECONDS if action.saves else HOPELESS_SECONDS
         self._running.kill_at = time.monotonic() + seconds
 
@@ -214,7 +263,7 @@ class NodeAgent:
             self._over = True
         self.tell(f"this node leaves: {end.reason}")
 
-    # What happens on this host.
+    # Events on this host.
 
     def _check_job(self) -> None:
         if self._running is None:
@@ -228,7 +277,7 @@ class NodeAgent:
         generation, self._running = self._running.generation, None
         self.exit_code = code if code == EXIT_CODES[INTERRUPTED] else EXIT_CODES[UNCOMMITTED]
         state, actions = job_ended(self.state, self._judge(code, generation))
-        # 64 hosts that end together need not all say so: whoever does not see the end at its next look says it then.
+        # 64 hosts that end together need not all report it: one that does not see the end at its next look reports it.
         self._act(state, actions if self._was_first_node else ())
         self._look.at = 0.0 if self._was_first_node else time.monotonic() + FOLLOW_SECONDS
         self._waits_since = time.monotonic()
@@ -246,7 +295,7 @@ class NodeAgent:
             return GenerationEnd(host, stop or "the job was interrupted", code if stop else None, saves=True)
         if code == EXIT_CODES["superseded"]:
             if self._is_current(generation):
-                return GenerationEnd(host, "an attempt outside of the generations has taken over the run", code)
+                return GenerationEnd(host, "an attempt outside the generations has taken over the run", code)
             return GenerationEnd(host, "the next generation has begun")
         if self.state.phase == "stopping":
             return GenerationEnd(host, f"the job ended with {describe_exit(code)}")  # killed, for a known reason
@@ -284,7 +333,7 @@ class NodeAgent:
     def _check_notice(self) -> None:
         try:
             notice = self.services.notice()
-        except OSError:  # the metadata service does not answer; it is asked again
+        except OSError:  # the metadata service does not answer; the next round asks again
             return
         if notice is None:
             return
@@ -328,7 +377,7 @@ class NodeAgent:
         return False
 
     def _keep_machine(self) -> None:
-        """Keep this machine for a while after a failure, for people to look at.
+        """Keep this machine for a while after a failure, so that people can inspect it.
 
         Its cost counts; a signal or a notice ends it.
         """
@@ -336,8 +385,8 @@ class NodeAgent:
             return
         until = time.monotonic() + self.limits.keep_seconds
         self.tell(
-            f"the run failed: this machine stays for {format_seconds(self.limits.keep_seconds)}, at most until its kill "
-            f"time\n  look at it: skytrain shell {self.identity.run}; end it: skytrain stop {self.identity.run}"
+            f"the run failed: this machine is kept for {format_seconds(self.limits.keep_seconds)}, at most until its kill "
+            f"time\n  inspect it: skytrain shell {self.identity.run}; end it: skytrain stop {self.identity.run}"
         )
         while time.monotonic() < until and self._signal is None:
             if self._beat.due():
@@ -355,6 +404,6 @@ class NodeAgent:
         self.machines.terminate_me()
 
     def _end(self) -> None:
-        if self._running is not None:  # an error in the agent: nothing of it may stay
+        if self._running is not None:  # after an error in the agent, no process may stay behind
             self._running.job.kill()
         self._try(lambda: self.meeting.beat("left", {"phase": "gone", "spend": self.services.spend()}))

@@ -5,21 +5,69 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
+import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import IO, Protocol
 
 from ..config import EXIT_CODES, INTERRUPTED, child_environment
-from ..storage import Store
+from ..storage import Store, StoreError
 from .generations import JobGeneration
-from .job_output import JobOutput
 from .lifeline import die_with_parent, identify
 from .processes import kill_job
 from .supervision import JoinedGeneration
 
+KEPT_LINES = 2000  # only the last ones are kept
+KEEP_SECONDS = 30.0  # between two writes to the store
+
+
+def job_log_key(run: str, name: str = "") -> str:
+    """Return the key of a job's output, which is named by its generation; without a name, that of their folder."""
+    return f"runs/{run}/job-logs/{name}{name and '.log'}"
+
+
+class JobOutput:
+    """The output of a job that keeps no log itself: a thread prints it, and its last lines are written to the store."""
+
+    def __init__(self, store: Store, run: str, name: str) -> None:
+        self._store = store
+        self._key = job_log_key(run, name)
+        self._lines: deque[bytes] = deque(maxlen=KEPT_LINES)
+        self._kept_at = time.monotonic()
+        self._kept = 0
+        self._count = 0
+        self._thread: threading.Thread | None = None
+
+    def read(self, stream: IO[bytes]) -> None:
+        self._thread = threading.Thread(target=self._read, args=[stream], daemon=True)
+        self._thread.start()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        for line in stream:
+            sys.stderr.buffer.write(line)
+            sys.stderr.flush()
+            self._lines.append(line)
+            self._count += 1
+
+    def keep(self, *, ended: bool) -> None:
+        """Write the lines to the store if it is time, or the last time. A failure leaves them to the next write."""
+        if ended and self._thread is not None:
+            self._thread.join(5.0)  # a worker that outlives the job may hold the pipe
+        if not ended and (time.monotonic() - self._kept_at < KEEP_SECONDS or self._count == self._kept):
+            return
+        self._kept_at = time.monotonic()
+        count = self._count
+        try:
+            self._store.write(self._key, b"".join(list(self._lines)))
+            self._kept = count
+        except StoreError as error:
+            print(f"warning: the job's output could not be kept: {error}", file=sys.stderr)  # noqa: T201
+
 
 class NodeJob(Protocol):
-    """What the node agent runs for a generation."""
+    """A job that the node agent runs for a generation."""
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the job runs."""
@@ -31,7 +79,7 @@ class NodeJob(Protocol):
 
 
 class StartsJobs(Protocol):
-    """A command as the job of a generation."""
+    """A command that starts the job of a generation."""
 
     def start(self, generation: JobGeneration, node_rank: int) -> NodeJob: ...
 
@@ -54,7 +102,7 @@ class TrainCommand:
 
 @dataclass(frozen=True)
 class PrepareCommand:
-    """`skytrain prepare WORDS` on one machine. What it has finished when it is killed, the next one uses."""
+    """`skytrain prepare WORDS` on one machine. If it is killed, the next one uses what it has finished."""
 
     words: Sequence[str]
     store: Store
@@ -70,7 +118,7 @@ class PrepareCommand:
 class TuneCommand:
     """`skytrain tune WORDS` on one machine, as one of those that share a sweep.
 
-    Its trials are runs of their own: they belong to the sweep, and not to this machine's generation.
+    Its trials are separate runs: they belong to the sweep, not to this machine's generation.
     """
 
     words: Sequence[str]
@@ -98,10 +146,10 @@ class ServeCommand:
 
 
 class ChildJob:
-    """It ends with the agent, however the agent ends: the process gets SIGKILL, and its workers end with that."""
+    """A child process that ends with the agent, however the agent ends: it gets SIGKILL, and its workers end with it."""
 
     def __init__(self, command: list[str], joined: JoinedGeneration | None, output: JobOutput | None = None) -> None:
-        # In a new session, so that a terminal's Ctrl-C reaches the agent alone, which then stops the job in order.
+        # In a new session, so that a terminal's Ctrl-C reaches only the agent, which then stops the job in order.
         self._process = subprocess.Popen(
             command,
             env=child_environment(joined.environment() if joined is not None else {}),
@@ -131,7 +179,7 @@ class ChildJob:
 
 
 class ServerJob(ChildJob):
-    """A server has no work that could be done: a stop that it obeys is an interruption, and the next machine serves."""
+    """A server, whose work is never done: a stop that it obeys is an interruption, and the next machine serves."""
 
     _stopped = False
 

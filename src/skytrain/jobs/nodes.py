@@ -21,9 +21,9 @@ from .ranks import Ranks, ToldByFirstRank
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-START_SECONDS = 300.0  # processes of one job start within this of each other: a cold import of torch takes a minute
+START_SECONDS = 300.0  # limit on how far apart processes of one job start: a cold import of torch takes a minute
 NODES_OWN = ("loader.cache_dir",)  # settings that may differ between nodes
-SHOWN = 5  # differences named in a message
+SHOWN = 5  # number of differences named in a message
 
 
 class NodesDiffer(SkytrainError):
@@ -58,8 +58,8 @@ def check_reachable(endpoint: str, timeout_seconds: float = 60.0) -> None:
 def _unreachable(endpoint: str, seconds: float, reason: str) -> str:
     return (
         f"nothing answers at the rendezvous {endpoint} after {seconds:.0f} s, asked from {platform.node()} ({reason})\n"
-        "  is the first node started, is this its address, and do the firewalls (on AWS: one security group that lets "
-        "itself in and out) pass that port and all others between the nodes?"
+        "  check that the first node has started, that this is its address, and that firewalls (on AWS: one security "
+        "group that admits itself) pass this port and all others between the nodes"
     )
 
 
@@ -69,8 +69,8 @@ def meet(ranks: Ranks, timeout_seconds: float = START_SECONDS) -> Store:
 
     endpoint = rendezvous_endpoint()
     try:
-        found = dist.rendezvous("env://", ranks.rank, ranks.world_size, timeout=timedelta(seconds=timeout_seconds))
-        store: Store = next(iter(found))[0]
+        handlers = dist.rendezvous("env://", ranks.rank, ranks.world_size, timeout=timedelta(seconds=timeout_seconds))
+        store: Store = next(iter(handlers))[0]
     except (dist.DistNetworkError, dist.DistStoreError) as error:
         raise NoRendezvous(_unreachable(endpoint, timeout_seconds, str(error).splitlines()[0][:200])) from None
     return store
@@ -82,7 +82,7 @@ def rendezvous_endpoint() -> str:
     missing = [name for name, value in (("MASTER_ADDR", address), ("MASTER_PORT", port)) if not value]
     if missing:
         raise SkytrainError(
-            f"RANK and WORLD_SIZE are set, but not {' and '.join(missing)}\n  start the processes with torchrun, or unset them to run alone"
+            f"RANK and WORLD_SIZE are set, but not {' and '.join(missing)}\n  start the processes with torchrun, or unset them to run one process"
         )
     return f"{address}:{port}"
 

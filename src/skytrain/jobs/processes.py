@@ -1,4 +1,4 @@
-"""Finds and kills all processes of a job, in any session and under any parent."""
+"""Finding and killing all processes of a job, in any session and under any parent."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from pathlib import Path
 
 from .lifeline import SUPERVISOR, is_alive, lives, read_stat
 
-KILL_SECONDS = 5.0  # for killed processes to end; one that waits for a device may take longer
+KILL_SECONDS = 5.0  # how long killed processes may take to end; one that waits for a device may need longer
 PROC = Path("/proc")
 CONTROL_GROUPS = "skytrain-"
 
 
 def descendants(pid: int) -> list[int]:
-    """Return all descendants of a living process, from Linux's /proc; elsewhere workers end when their sockets close."""
+    """Return all descendants of a living process, from /proc; without it, workers end when their sockets close."""
     parents = {}
     for path in PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended since
             parents[int(path.name)] = int(read_stat(int(path.name))[1])
-    found: list[int] = []
+    pids: list[int] = []
     front = {pid}
     while front:
         front = {child for child, parent in parents.items() if parent in front}
-        found.extend(front)
-    return found
+        pids.extend(front)
+    return pids
 
 
 def kill_descendants() -> None:
     """Kill all descendants of this process. With `adopt_orphans`, those whose parents have ended are among them.
 
-    Only for a process that started nothing but what is to be killed.
+    Use it only in a process that started nothing else.
     """
     _kill_all(lambda: [pid for pid in descendants(os.getpid()) if lives(pid)])
 
@@ -42,17 +42,17 @@ def kill_descendants() -> None:
 def kill_session(leader: int) -> None:
     """Kill the processes of the session that a process began, even if it has ended: its number is then not reused.
 
-    Unlike their environment, a process that writes its own title (setproctitle) does not overwrite its session.
+    A process that sets its title (setproctitle) overwrites its environment, but not its session.
     """
 
     def members() -> list[int]:
-        found = []
+        members = []
         for path in PROC.glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it has ended since
                 state, _, _, session = read_stat(int(path.name))[:4]
                 if session == str(leader) and state != "Z":
-                    found.append(int(path.name))
-        return found
+                    members.append(int(path.name))
+        return members
 
     _kill_all(members)
 
@@ -60,12 +60,12 @@ def kill_session(leader: int) -> None:
 def processes_with(variable: str, value: str) -> list[int]:
     """Return all other living processes that inherited an environment variable with this value."""
     mark = f"{variable}={value}".encode()
-    found = []
+    pids = []
     for path in PROC.glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it has ended since, or belongs to another user
             if mark in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-    return [pid for pid in found if pid != os.getpid()]
+                pids.append(int(path.parent.name))
+    return [pid for pid in pids if pid != os.getpid()]
 
 
 def supervised_by(supervisor: str) -> list[int]:

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from .watchdog import Watchdog
 
 T = TypeVar("T")
-TIMEOUT_SECONDS = 900.0  # the default: longer than an unreachable store is waited for
+TIMEOUT_SECONDS = 900.0  # default, longer than the wait for an unreachable store
 BACKEND_SECONDS = 30.0
 
 
 class ToldByFirstRank(SkytrainError):
-    """An error that rank 0, of the job or of this node, has raised and prints; the other ranks only stop."""
+    """An error that rank 0, of the job or of this node, raised and prints; the other ranks only stop."""
 
     def __init__(self, text: str, exit_code: int = SkytrainError.exit_code) -> None:
         super().__init__(text)
@@ -40,7 +40,7 @@ LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", 
 
 @dataclass(frozen=True)
 class JoinedJob:
-    """What belongs to the process group that was joined; empty if the caller had joined one before."""
+    """The objects that belong to the joined process group; empty if the caller had joined one before."""
 
     watchdog: Watchdog | None = None  # None for a single process
     network: Network | None = None
@@ -166,6 +166,6 @@ class Ranks:
             return [here]
         import torch.distributed as dist
 
-        found: list[T | None] = [None] * self.world_size
-        dist.all_gather_object(found, here)
-        return found  # type: ignore[return-value]
+        values: list[T | None] = [None] * self.world_size
+        dist.all_gather_object(values, here)
+        return values  # type: ignore[return-value]

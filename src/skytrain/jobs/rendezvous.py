@@ -23,7 +23,7 @@ from ..storage import Store
 from .generations import EndGeneration, GenerationEnd, JobGeneration, MeetingView, Propose, machine_of
 
 _GENERATION = re.compile(r"(?P<number>\d+)\.(?P<end>(ended|over)\.)?json")
-PRESENT_SECONDS = 60.0  # a host without a heartbeat for so long is taken to be gone
+PRESENT_SECONDS = 60.0  # a host without a heartbeat for this long is considered gone
 
 
 class GenerationOver(SkytrainError):
@@ -71,10 +71,10 @@ def list_meeting(store: Store, run: str) -> MeetingObjects:
 
 def check_generation(store: Store, run: str, number: int) -> None:
     """Raise GenerationOver unless the generation is the newest and has not ended."""
-    found = list_meeting(store, run)
-    if found.newest > number or found.ended or found.over:
+    meeting = list_meeting(store, run)
+    if meeting.newest > number or meeting.ended or meeting.over:
         raise GenerationOver(
-            f"run {run!r}: generation {number} has ended, so its job stops; generation {found.newest} is the newest\n"
+            f"run {run!r}: generation {number} has ended, so its job stops; generation {meeting.newest} is the newest\n"
             "  the node agent joins the next one"
         )
 
@@ -90,19 +90,19 @@ class GenerationRecord:
     launch: str | None = None  # whose agents ended the run
 
 
-def read_generation(store: Store, run: str, found: MeetingObjects) -> GenerationRecord | None:
+def read_generation(store: Store, run: str, meeting: MeetingObjects) -> GenerationRecord | None:
     """Return the newest generation of a listing; None before the first."""
-    if not found.newest:
+    if not meeting.newest:
         return None
-    key = generation_key(run, found.newest)
+    key = generation_key(run, meeting.newest)
     try:
         members = tuple(str(host) for host in read_object(store, key)["members"])
-        if not found.ended and not found.over:
-            return GenerationRecord(number=found.newest, members=members)
-        key = generation_key(run, found.newest, "over" if found.over else "ended")
+        if not meeting.ended and not meeting.over:
+            return GenerationRecord(number=meeting.newest, members=members)
+        key = generation_key(run, meeting.newest, "over" if meeting.over else "ended")
         end = read_object(store, key)
         return GenerationRecord(
-            number=found.newest,
+            number=meeting.newest,
             members=members,
             end_reason=str(end["reason"]),
             exit_code=end["exit_code"],
@@ -114,12 +114,12 @@ def read_generation(store: Store, run: str, found: MeetingObjects) -> Generation
 
 @dataclass(frozen=True)
 class HostIdentity:
-    """Who a node agent is: constant for the life of its process."""
+    """The identity of a node agent, constant for the life of its process."""
 
     run: str
     host: str  # MACHINE.TOKEN
     shape: str  # nodes x processes
-    launch: str | None = None  # agents of one launch share it; None: started by hand
+    launch: str | None = None  # shared by the agents of one launch; None if started by hand
 
     @classmethod
     def create(cls, run: str, machine: str, shape: str, launch: str | None = None) -> HostIdentity:
@@ -127,7 +127,7 @@ class HostIdentity:
 
 
 class MeetingStore:
-    """Reads and writes the meeting's objects. A look is one listing, and one read for each new generation or end."""
+    """The meeting's objects in the store. A look is one listing, and one read for each new generation or end."""
 
     def __init__(self, store: Store, identity: HostIdentity) -> None:
         self._store = store
@@ -136,7 +136,7 @@ class MeetingStore:
         self._generations: dict[int, JobGeneration] = {}
         self._ends: dict[tuple[int, str], tuple[GenerationEnd, str | None]] = {}
         self._history: int | None = None  # newest generation that was over when this agent started
-        self.hosts = 0  # that share the run's cost, as last listed
+        self.hosts = 0  # number of hosts that share the run's cost, as last listed
 
     def beat(self, presence: Presence, record: dict[str, Any]) -> None:
         """Write this host's heartbeat."""
@@ -157,25 +157,25 @@ class MeetingStore:
 
     def earlier_agents(self) -> frozenset[str]:
         """Return the earlier agents of this machine. The holder of the machine's lock knows that they have ended."""
-        found = list_meeting(self._store, self._identity.run).hosts
+        hosts = list_meeting(self._store, self._identity.run).hosts
         machine = machine_of(self._identity.host)
         return frozenset(
-            each.host for each in found if machine_of(each.host) == machine and each.host != self._identity.host
+            each.host for each in hosts if machine_of(each.host) == machine and each.host != self._identity.host
         )
 
     def look(self) -> MeetingView:
-        found = list_meeting(self._store, self._identity.run)
-        present = [each.stat.modified for each in found.hosts if each.presence != "left"]
+        meeting = list_meeting(self._store, self._identity.run)
+        present = [each.stat.modified for each in meeting.hosts if each.presence != "left"]
         self.hosts = sum(max(present) - modified <= PRESENT_SECONDS for modified in present)
         ready = {
             each.host: each.stat.modified
-            for each in found.hosts
+            for each in meeting.hosts
             if each.presence == "ready" and each.shape == self._identity.shape
         }
-        newest = self._read_generation(found.newest) if found.newest else None
-        end = self._read_end(found)
+        newest = self._read_generation(meeting.newest) if meeting.newest else None
+        end = self._read_end(meeting)
         if self._history is None:
-            self._history = found.newest if found.over else 0
+            self._history = meeting.newest if meeting.over else 0
         return MeetingView(ready, newest, end)
 
     def propose(self, action: Propose, address: str, port: int) -> None:
@@ -188,7 +188,7 @@ class MeetingStore:
         self._store.create(generation_key(self._identity.run, action.number), json.dumps(body).encode())
 
     def end(self, action: EndGeneration) -> bool:
-        """Return whether this request ended the generation; False if it had ended before."""
+        """End the generation, and return whether this request did; False if it had ended before."""
         end = action.end
         kind = "ended" if action.end.exit_code is None else "over"
         if (action.number, kind) in self._ends:
@@ -208,17 +208,17 @@ class MeetingStore:
             )
         return self._generations[number]
 
-    def _read_end(self, found: MeetingObjects) -> GenerationEnd | None:
-        if not found.ended and not found.over:
+    def _read_end(self, meeting: MeetingObjects) -> GenerationEnd | None:
+        if not meeting.ended and not meeting.over:
             return None
-        kind = "over" if found.over else "ended"
-        if (found.newest, kind) not in self._ends:
-            body = json.loads(self._store.read(generation_key(self._identity.run, found.newest, kind)))
+        kind = "over" if meeting.over else "ended"
+        if (meeting.newest, kind) not in self._ends:
+            body = json.loads(self._store.read(generation_key(self._identity.run, meeting.newest, kind)))
             end = GenerationEnd(body["by"], body["reason"], body["exit_code"], body["saves"])
-            self._ends[found.newest, kind] = end, body.get("launch")
-        end, launch = self._ends[found.newest, kind]
-        # An end of an earlier launch is history: the same command again resumes the run.
-        earlier = found.newest <= self._history if self._history is not None else True
+            self._ends[meeting.newest, kind] = end, body.get("launch")
+        end, launch = self._ends[meeting.newest, kind]
+        # The end of an earlier launch is history: repeating the command resumes the run.
+        earlier = meeting.newest <= self._history if self._history is not None else True
         if launch != self._identity.launch or (launch is None and earlier):
             return replace(end, exit_code=None)
         return end

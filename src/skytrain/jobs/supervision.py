@@ -1,6 +1,6 @@
-"""How workers report to their supervisor: by files in a folder that the supervisor creates.
+"""The reports of workers to their supervisor: files in a folder that the supervisor creates.
 
-Exit codes would not do: torchrun takes any code but 0 for a crash, and itself exits with 1.
+Exit codes are not enough: torchrun treats any code but 0 as a crash, and itself exits with 1.
 """
 
 from __future__ import annotations
@@ -56,15 +56,13 @@ class JoinedGeneration:
 
 
 class ResumeProgress:
-    """Tells from the steps at which attempts resume whether a job comes forward."""
+    """The progress of a job, judged by the steps from which its attempts resume."""
 
     def __init__(self) -> None:
         self._step: int | None = None
 
     def made(self, resumed_step: int | None) -> bool:
-        """Return whether an attempt has resumed from a newer commit than the last one seen; `resumed_step` None means
-        that none has.
-        """
+        """Return whether an attempt has resumed from a newer commit than the last one seen; None means no resume."""
         before = self._step
         self._step = before if resumed_step is None else resumed_step
         return before is not None and resumed_step is not None and resumed_step > before
@@ -72,7 +70,7 @@ class ResumeProgress:
 
 @dataclass(frozen=True)
 class Supervision:
-    """The folder, as both sides use it."""
+    """The folder of reports, as both sides use it."""
 
     folder: Path
     supervisor: str  # its process id and start time

@@ -20,46 +20,51 @@ from types import FrameType
 
 from ..config import (
     EXIT_CODES,
+    INTERRUPTED,
     UNCOMMITTED,
     Config,
     SkytrainError,
+    StoreConfig,
     check_job,
     child_environment,
     format_seconds,
     uses_process_group,
     visible_gpus,
 )
+from ..runs import Cause, last_metrics, read_outcome, stop_asked, write_outcome
+from ..storage import open_store
 from .early_signals import handled_signals
-from .killed_attempts import record_interruption, was_asked_to_stop
 from .lifeline import die_with_parent, lives
 from .network import address_towards
 from .nodes import START_SECONDS, NoRendezvous, check_reachable
 from .processes import ControlGroup, kill_job
-from .supervision import JobError, JoinedGeneration, ResumeProgress, Supervision
+from .supervision import ClaimedAttempt, JobError, JoinedGeneration, ResumeProgress, Supervision
 
 POLL_SECONDS = 0.1
-FIRST_NODE_SECONDS = 5.0  # that node 0 may be late before this is reported
-# For the other nodes to join, at the start or after a crash, and for a cold import of torch.
+FIRST_NODE_SECONDS = 5.0  # grace period before node 0 is reported late
+# Limit on the other nodes joining, at the start or after a crash, with a cold import of torch.
 OTHERS_SECONDS = START_SECONDS + 60.0
-LEAVE_SECONDS = 60.0  # for workers to exit after they have reported how they ended
-FIRST_WAIT_SECONDS = 2.0  # before a restart; doubled after each further crash without progress
+LEAVE_SECONDS = 60.0  # limit on workers exiting after they have reported how they ended
+FIRST_WAIT_SECONDS = 2.0  # wait before the first restart; doubled after each further crash without progress
 LONGEST_WAIT_SECONDS = 120.0
+RECORD_SECONDS = 5.0  # limit on recording an outcome in the store: the user waits for the command to end
 
 
 @dataclass(frozen=True)
 class ProcessLayout:
-    """Which processes make up a job, seen from one of its machines."""
+    """The processes of a job, seen from one of its machines."""
 
     processes: int = 1  # on this machine
     nodes: int = 1
     node_rank: int = 0
     rendezvous: str | None = None  # host:port of node 0
-    generation: JoinedGeneration | None = None  # whose job this is; the node agent restarts it, as the next one
+    generation: JoinedGeneration | None = None  # restarted by the node agent, as the next generation
 
     def __post_init__(self) -> None:
         if self.nodes > 1 and not self.rendezvous:
             raise SkytrainError(
-                f"--nodes {self.nodes} needs --rendezvous HOST:PORT, the same on every node\n  for example: --rendezvous 10.0.0.5:29500, the first node's address"
+                f"--nodes {self.nodes} needs --rendezvous HOST:PORT, the same on every node\n"
+                "  for example, with the first node's address: --rendezvous 10.0.0.5:29500"
             )
         if self.node_rank >= self.nodes:
             raise SkytrainError(f"--node-rank {self.node_rank}: {self.nodes} node(s) are numbered from 0")
@@ -92,8 +97,9 @@ def supervise(config: Config, words: Sequence[str], layout: ProcessLayout, tell:
     if layout.nodes > 1:
         if layout.node_rank > 0:
             _find_first_node(str(layout.rendezvous), tell)
-        # torchrun restarts all nodes together, and counts as Restarts does (see agent.py); when it ends, none is left.
-        command, max_restarts = [*torchrun(layout, max_restarts), *command], 0
+        # torchrun restarts all nodes together, and counts as Restarts does (see agent.py); when it ends, no restart is left.
+        command = [*torchrun(layout, max_restarts), *command]
+        max_restarts = 0
     elif layout.processes > 1:
         command = [*torchrun(layout, 0), *command]
     with tempfile.TemporaryDirectory(prefix="skytrain-supervise-", ignore_cleanup_errors=True) as folder:
@@ -139,23 +145,21 @@ def torchrun(layout: ProcessLayout, max_restarts: int) -> list[str]:
 
 
 def restart_wait_seconds(failures: int) -> float:
-    """Return the wait before a restart after this many crashes in a row, with jitter so that jobs do not retry
-    together.
-    """
+    """Return the wait before a restart after this many crashes in a row; jitter keeps jobs from retrying together."""
     return random.uniform(0.5, 1.0) * min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** (failures - 1))
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How often in a row a job is restarted without progress, and how long it may take to stop."""
+    """Limits on restarts in a row without progress, and on the time to stop."""
 
     max_restarts: int
     stop_seconds: float
-    stop_asked: Callable[[], bool] = lambda: False  # by `skytrain stop`, for the attempt that has just crashed
+    stop_asked: Callable[[], bool] = lambda: False  # whether `skytrain stop` named the attempt that has just crashed
 
 
 class Restarts:
-    """Counts the crashes of a job since its last progress: a restart that resumed from a newer commit."""
+    """Counter of a job's crashes since its last progress: a restart that resumed from a newer commit."""
 
     def __init__(self, allowed: int) -> None:
         self._allowed = allowed
@@ -173,7 +177,7 @@ class Restarts:
 
 
 class Supervisor:
-    """One job on this machine, from its first start to its end. `command` holds the arguments of Python."""
+    """One job on this machine, from its first start to its end. `command` has the arguments of Python."""
 
     def __init__(
         self,
@@ -190,13 +194,12 @@ class Supervisor:
         self._limits = limits
         self._processes = processes
         self._group = ControlGroup.create(supervision.supervisor)
-        self._asked: signal.Signals | None = None  # to stop
+        self._asked: signal.Signals | None = None  # the signal that asked to stop
         self.interruption = ""  # which signal was received, and whether the workers were killed after it
         self._deadline: float | None = None
         self._at_once = False
-        self._workers: set[int] = (
-            set()
-        )  # ready for signals; kept here, since a clean-up of temporary files may remove the folder
+        # Workers that are ready for signals; kept here, since a clean-up of temporary files may remove the folder.
+        self._workers: set[int] = set()
         self._told: set[int] = set()  # workers that have received the signal
         self._rendezvous = rendezvous  # None with a single node
         self._worked_at = 0.0  # when a worker of this node was last alive
@@ -332,11 +335,35 @@ class Supervisor:
             return
         for pid in self._workers - self._told:
             self._told.add(pid)
-            with contextlib.suppress(
-                ProcessLookupError
-            ):  # crashed meanwhile; the worker that replaces it gets the signal
+            # A worker that crashed meanwhile is replaced, and its replacement gets the signal.
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, self._asked)
 
 
 def describe_exit(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+
+def record_interruption(config: StoreConfig, claim: ClaimedAttempt, cause: str, tell: Callable[[str], None]) -> None:
+    """Write the outcome of an attempt whose workers were killed, unless the workers or another supervisor have.
+
+    Without an outcome, `status` would report a lost machine.
+    """
+    try:
+        store = open_store(config).hurried(RECORD_SECONDS)
+        if read_outcome(store, claim.run, claim.number) is None:
+            step = max(claim.step, last_metrics(store, claim.run).get("step", 0))
+            write_outcome(store, claim.run, claim.number, INTERRUPTED, step, Cause(cause))
+    except SkytrainError as error:
+        tell(f"warning: the outcome of attempt {claim.number} was not recorded: {error}")
+
+
+def was_asked_to_stop(config: StoreConfig, claim: ClaimedAttempt | None, tell: Callable[[str], None]) -> bool:
+    """Return whether `skytrain stop` names the attempt that these workers made, so that it must not be restarted."""
+    if claim is None:
+        return False
+    try:
+        return stop_asked(open_store(config).hurried(RECORD_SECONDS), claim.run, claim.number) is not None
+    except SkytrainError as error:
+        tell(f"warning: could not read whether the run must stop: {error}")
+        return False

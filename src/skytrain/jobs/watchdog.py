@@ -1,6 +1,6 @@
-"""Explains why a job stopped: every rank publishes its state through the rendezvous store, and a silent rank is named.
+"""The watchdog, which explains why a job stopped: every rank publishes its state, and a silent rank is named.
 
-Without it a lost host shows as ranks that wait in a collective until the backend's timeout, then as a trace that names
+Without it, a lost host would show as ranks that wait in a collective until the backend's timeout, then as a trace that names
 neither the host nor the rank. There are two threads, since a call to a store whose host is gone may block: one exchanges
 states with the store, the other checks the time.
 """
@@ -29,8 +29,8 @@ from .ranks import LOST, LostRank, Ranks
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-SILENT_SECONDS = 60.0  # a rank, or the store, that is silent for so long counts as lost
-GRACE_SECONDS = 10.0  # for a rank to notice by itself that another has ended
+SILENT_SECONDS = 60.0  # a rank, or the store, that is silent for this long counts as lost
+GRACE_SECONDS = 10.0  # time in which a rank can notice by itself that another has ended
 RANKS_A_SECOND = 100  # a large job has fewer beats, since each rank reads all of them from one store
 
 
@@ -48,7 +48,7 @@ class Beat:
 
 
 class Watchdog:
-    """Watches the job from one rank. Call `at_step` after each step; `end_process` ends a job that cannot continue."""
+    """A rank's watch over the job. Call `at_step` after each step; `end_process` ends a job that cannot continue."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Watchdog:
         timeout_seconds: float,
         end_process: Callable[[], None] = lambda: os._exit(1),
     ) -> None:
-        # Its own connection: a connection serves one request at a time, and some take long.
+        # A separate connection: a connection serves one request at a time, and some take long.
         self._store: Store = store.clone()  # type: ignore[attr-defined]  # not in torch's type stubs
         self._ranks = ranks
         self._timeout = timeout_seconds
@@ -116,9 +116,8 @@ class Watchdog:
                 self._store.wait([f"{key}/ended" for key in self._keys], timedelta(seconds=self._timeout))
 
     def _leave(self, how: str) -> None:
-        if (
-            time.monotonic() - self._answered_at <= self.silent_seconds
-        ):  # otherwise a call to the store may block for ever
+        # A call to a silent store may block for ever.
+        if time.monotonic() - self._answered_at <= self.silent_seconds:
             # If the store is gone, so is the job, and nobody is left to tell.
             with contextlib.suppress(RuntimeError):
                 self._tell(ended=how)
@@ -145,7 +144,7 @@ class Watchdog:
 
     def _tell(self, **news: Any) -> None:
         with self._telling:
-            if self._mine.ended is None:  # nothing follows an end
+            if self._mine.ended is None:  # a rank that has ended publishes nothing more
                 self._mine = replace(self._mine, step=self._step, **news)
                 self._store.set(self._keys[self._ranks.rank], json.dumps(asdict(self._mine)))
 
@@ -174,16 +173,16 @@ class Watchdog:
                 return
 
     def _find_failure(self) -> str | None:
-        """Return why the job cannot continue; None if it can."""
+        """Return why the job cannot continue, or None if it can."""
         now = time.monotonic()
         with self._lock:
             unheard = now - self._answered_at
             if unheard > self.silent_seconds:
                 return (
                     f"{self._endpoint}, where the ranks of this job meet, has not answered {self._me()} for {unheard:.0f} s: "
-                    f"rank 0, its node or the network between is gone\n{self._state()}"
+                    f"rank 0, its node or the network in between is gone\n{self._state()}"
                 )
-            # Only up to the store's last answer: while the store is silent, every rank seems to be.
+            # Measured up to the store's last answer: while the store is silent, every rank seems silent.
             silent = {
                 rank: now - at for rank, at in self._changed_at.items() if self._answered_at - at > self.silent_seconds
             }
@@ -230,7 +229,7 @@ class Watchdog:
         beat = self._beats.get(rank)
         if beat is None or self._answered_at - self._changed_at[rank] > quiet_seconds:
             return beat is not None
-        # On this node its process can be checked, without waiting for silence: torchrun does not wait long.
+        # On this node the process itself can be checked, without waiting for silence: torchrun does not wait long.
         here = rank // self._ranks.local_size == self._ranks.node
         return beat.ended not in (None, "lost") or (here and not lives(beat.process))
 

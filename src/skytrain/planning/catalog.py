@@ -155,8 +155,8 @@ class Catalog:
 
         Managed spot has no published price: what it costs at most, the price on demand, stands for it.
         """
-        found = self._sagemaker_by_key.get((type, region))
-        return None if found is None else replace(found, market=market)
+        price = self._sagemaker_by_key.get((type, region))
+        return None if price is None else replace(price, market=market)
 
     def emr_fee(self, type: str, region: str) -> Price | None:
         """Return what EMR asks for a node, whatever its market, or None if it is not known."""

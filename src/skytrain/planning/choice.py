@@ -15,15 +15,15 @@ from .workload import Workload
 WORTH_TELLING = 0.01  # smallest saving by another setting that is reported, as a fraction of the run's dollars
 
 
-def choose(found: Sequence[Offer]) -> Offer | None:
+def choose(offers: Sequence[Offer]) -> Offer | None:
     """Return the cheapest offer within all limits."""
-    return next((offer for offer in found if offer.problem is None), None)
+    return next((offer for offer in offers if offer.problem is None), None)
 
 
-def explain(choice: Offer, found: Sequence[Offer], request: PlanRequest) -> str:
+def explain(choice: Offer, offers: Sequence[Offer], request: PlanRequest) -> str:
     """Explain the choice and its alternatives; if its speed is assumed, name the cheapest measured offer."""
     assert choice.estimate and choice.placement
-    able = [offer for offer in found if offer.problem is None and offer is not choice]
+    able = [offer for offer in offers if offer.problem is None and offer is not choice]
     limit = "".join(
         [
             f" within ${request.budget_usd:,.0f} even at its p90 of ${choice.estimate.usd_p90:,.0f}"
@@ -83,19 +83,19 @@ def costly_settings(config: Config, choice: Offer, workload_for: Callable[[Confi
     return lines
 
 
-def refuse(found: Sequence[Offer], request: PlanRequest) -> SkytrainError:
+def refuse(offers: Sequence[Offer], request: PlanRequest) -> SkytrainError:
     """Return an error that says why no offer can be chosen and what would be the minimum to make one possible."""
-    priced = [offer for offer in found if offer.estimate]
-    if not any(offer.placement for offer in found):
-        if not found:
+    priced = [offer for offer in offers if offer.estimate]
+    if not any(offer.placement for offer in offers):
+        if not offers:
             return SkytrainError("the catalogue has no such instance")
-        least = min(found, key=_distance_from_fitting)
+        least = min(offers, key=_distance_from_fitting)
         return SkytrainError(
             f"the model fits no offer: on {least.nodes} x {least.instance.type}: {least.problem}\n  try more nodes (--nodes), a larger instance, another mesh, or a smaller model"
         )
     if not priced:
         return SkytrainError(
-            f"nothing that fits is sold that way: {found[0].problem}\n  try another --region or --market"
+            f"nothing that fits is sold that way: {offers[0].problem}\n  try another --region or --market"
         )
     if request.longest_hours is not None and all(
         offer.estimate and offer.estimate.hours_p90 > request.longest_hours for offer in priced

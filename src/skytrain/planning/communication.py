@@ -80,12 +80,12 @@ def exchanges(job: TrainingJob, mesh: Mesh, node: Node) -> list[Exchange]:
     micro = job.accumulation
     narrow = narrow_bytes(job.precision)
     tokens = job.micro_batch * job.sequence_length / mesh.context
-    found: list[Exchange] = []
+    traffic: list[Exchange] = []
 
     def add(dimension: str, what: str, volume: float, calls: float, overlapped: bool, once: bool = False) -> None:
         link, bytes_per_s = _link(mesh, node, dimension)
         seconds = volume / bytes_per_s + calls * LINK_LATENCY_SECONDS[link]
-        found.append(
+        traffic.append(
             Exchange(
                 dimension=dimension,
                 what=what,
@@ -104,7 +104,7 @@ def exchanges(job: TrainingJob, mesh: Mesh, node: Node) -> list[Exchange]:
         what, volume, calls, once = _shard_traffic(job, mesh, held, layers, narrow)
         add("shard", what, volume, calls, overlapped=True, once=once)
     if mesh.offload:
-        found += _host_traffic(job, mesh, node, held / mesh.sharing)
+        traffic += _host_traffic(job, mesh, node, held / mesh.sharing)
     if mesh.tensor > 1:
         passes = 6 if job.checkpointing else 4  # attention and MLP: forward, backward, and recomputed forward
         volume = micro * layers * passes * 2 * narrow * tokens * job.model.width * _share(mesh.tensor)
@@ -121,7 +121,7 @@ def exchanges(job: TrainingJob, mesh: Mesh, node: Node) -> list[Exchange]:
     if mesh.pipeline > 1:
         volume = micro * 2 * 4 * tokens * job.model.width / mesh.tensor
         add("pipeline", "activations to the next stage, gradients back", volume, 2 * micro, overlapped=True)
-    return found
+    return traffic
 
 
 def _shard_traffic(

@@ -104,12 +104,12 @@ def has_serverless_price(region: str) -> bool:
 
 def serverless_price(region: str) -> ServerlessPrice:
     """Return the prices of a region; raises SkytrainError where none are known."""
-    found = _serverless_prices().get(region)
-    if found is None:
+    price = _serverless_prices().get(region)
+    if price is None:
         raise SkytrainError(
             f"no price of EMR Serverless is known for {region}\n  known: {', '.join(sorted(_serverless_prices()))}"
         )
-    return found
+    return price
 
 
 def serverless_usd_per_hour(wanted: EmrConfig, executors: int, region: str) -> float:
@@ -260,11 +260,11 @@ def corpus_offers(
     work: CorpusWork, one_machine: CorpusOffer | None, wanted: EmrConfig, catalog: Catalog, region: str, deadline: float
 ) -> list[CorpusOffer]:
     """Return every way to prepare the corpus, cheapest first; those that may take longer than the deadline last."""
-    found = [one_machine] if one_machine else []
+    offers = [one_machine] if one_machine else []
     for kind in NODE_TYPES:
         # A catalogue that was refreshed by an earlier version has fewer types.
         if catalog.price(kind, region, "spot") and catalog.price(kind, region, "on-demand"):
-            found.append(cluster_offer(work, sized_cluster(work, wanted, kind, catalog, deadline), catalog, region))
+            offers.append(cluster_offer(work, sized_cluster(work, wanted, kind, catalog, deadline), catalog, region))
     executors = math.ceil(
         (work.vcpu_seconds + SPARK_START_CPU_SECONDS) * SPREAD / BUSY / wanted.executor_cores
         / max(900.0, deadline * 3600 - SERVERLESS_START_SECONDS)
@@ -273,5 +273,5 @@ def corpus_offers(
     if has_serverless_price(region):
         executors = max(2, executors, math.ceil(work.disk_gb(1) / MOST_SERVERLESS_DISK_GB))
         disk = min(MOST_SERVERLESS_DISK_GB, max(wanted.disk_gb, work.disk_gb(executors)))
-        found.append(serverless_offer(work, replace(wanted, executors=executors, disk_gb=disk), region))
-    return sorted(found, key=lambda offer: (offer.hours_p90 > deadline * 1.01, round(offer.usd, 2), offer.hours))
+        offers.append(serverless_offer(work, replace(wanted, executors=executors, disk_gb=disk), region))
+    return sorted(offers, key=lambda offer: (offer.hours_p90 > deadline * 1.01, round(offer.usd, 2), offer.hours))

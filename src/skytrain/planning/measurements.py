@@ -110,17 +110,17 @@ def save_measurement(measurement: Measurement, folder: Path | None = None) -> Pa
 
 
 def load_measurements(folder: Path | None = None) -> list[Measurement]:
-    found = []
+    measurements = []
     for path in sorted(((folder or skytrain_cache_folder()) / "measurements").glob("*.json")):
         try:
             one = Measurement(**json.loads(path.read_text()))
             one.job()  # a decoder of another version has other fields
-            found.append(one)
+            measurements.append(one)
         except (TypeError, ValueError) as error:
             raise SkytrainError(
                 f"{path} is not a measurement ({error})\n  remove it, and measure again: skytrain plan --measure"
             ) from None
-    return found
+    return measurements
 
 
 def predict(job: TrainingJob, mesh: Mesh, node: Node, measurements: Sequence[Measurement] = ()) -> Prediction:

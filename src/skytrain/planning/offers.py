@@ -111,7 +111,7 @@ def find_offers(
         catalog.check_region(request.region)
     instances = [catalog.instance(request.instance)] if request.instance else list(catalog.instances)
     placed: dict[tuple[object, ...], Placement | NoPlacement] = {}
-    found: list[Offer] = []
+    offers: list[Offer] = []
     for instance in instances:
         for nodes in _counts(workload, instance, catalog, request):
             # Instance types with the same speed and memory share one search.
@@ -120,8 +120,8 @@ def find_offers(
             if key not in placed:
                 placed[key] = place(workload, instance, nodes)
             for seller in asked:
-                found += _priced(seller, workload, placed[key], instance, nodes, catalog, request)
-    return sorted(found, key=_rank)
+                offers += _priced(seller, workload, placed[key], instance, nodes, catalog, request)
+    return sorted(offers, key=_rank)
 
 
 def _counts(workload: Workload, instance: InstanceType, catalog: Catalog, request: PlanRequest) -> Iterable[int]:
@@ -184,7 +184,7 @@ def _has_known_speed(workload: Workload, node: Node) -> bool:
 
 def _laid_out(workload: Workload, instance: InstanceType, nodes: int, mesh: Mesh | None) -> Placement | NoPlacement:
     node = Node.of(instance)
-    found = best_placement(
+    placement = best_placement(
         workload.job,
         Machines(node, nodes * instance.gpus, instance.gpu_memory_mib),
         workload.batch_tokens,
@@ -192,9 +192,9 @@ def _laid_out(workload: Workload, instance: InstanceType, nodes: int, mesh: Mesh
         problem=workload.problem,
         fixed=replace(workload.fixed, mesh=mesh),
     )
-    if isinstance(found, Placement) and (reason := disk_problem(found.job, found.mesh, node, workload.work)):
+    if isinstance(placement, Placement) and (reason := disk_problem(placement.job, placement.mesh, node, workload.work)):
         return NoPlacement(reason)
-    return found
+    return placement
 
 
 def _instead(workload: Workload, instance: InstanceType, nodes: int) -> str:
@@ -256,16 +256,16 @@ def _priced(
             elif market == "spot" and not seller.spot_priced and not named:
                 continue  # its dollars are a limit and not an estimate: it is not ranked with others' spot
             else:
-                found = estimate_offer(workload, placement, offer)
-                yield replace(offer, placement=placement, estimate=found, problem=_limit(found, request))
+                estimate = estimate_offer(workload, placement, offer)
+                yield replace(offer, placement=placement, estimate=estimate, problem=_limit(estimate, request))
 
 
-def _limit(found: Estimate, request: PlanRequest) -> str | None:
-    if not request.tokens_open and not request.budget.covers(found.usd_p90):
-        return f"over the budget at p90 (${found.usd_p90:,.0f})"
-    if request.longest_hours is not None and found.hours_p90 > request.longest_hours:
+def _limit(estimate: Estimate, request: PlanRequest) -> str | None:
+    if not request.tokens_open and not request.budget.covers(estimate.usd_p90):
+        return f"over the budget at p90 (${estimate.usd_p90:,.0f})"
+    if request.longest_hours is not None and estimate.hours_p90 > request.longest_hours:
         what = "past the deadline" if request.deadline_hours is not None else f"over {LONGEST_HOURS / 24:.0f} days"
-        return f"{what} at p90 ({found.hours_p90:,.1f} h)"
+        return f"{what} at p90 ({estimate.hours_p90:,.1f} h)"
     return None
 
 

@@ -86,16 +86,16 @@ def make_plan(offers: Sequence[Offer], why: str, material: PlanMaterial) -> Plan
     )
 
 
-def fallbacks(choice: Offer, found: Sequence[Offer]) -> list[Offer]:
+def fallbacks(choice: Offer, offers: Sequence[Offer]) -> list[Offer]:
     """Return the offers to try after the choice: allowed, in its region, other machines or market, cheapest first.
 
     One region, because a run's groups, subnets and bucket are in one. A type and market is taken once, with the
     number of nodes that is cheapest.
     """
     taken = {(choice.instance.type, choice.market)}
-    found = [offer for offer in found if offer.seller == choice.seller]
+    offers = [offer for offer in offers if offer.seller == choice.seller]
     following: list[Offer] = []
-    for offer in found:
+    for offer in offers:
         key = (offer.instance.type, offer.market)
         if offer.problem is None and offer.region == choice.region and key not in taken:
             taken.add(key)

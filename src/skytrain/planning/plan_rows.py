@@ -26,10 +26,10 @@ def purchase_rows(bought: Sequence[Purchase]) -> list[dict[str, Any]]:
     ]
 
 
-def offer_rows(found: Sequence[Offer]) -> list[dict[str, Any]]:
+def offer_rows(offers: Sequence[Offer]) -> list[dict[str, Any]]:
     """Return the table of offers as JSON rows."""
     rows = []
-    for offer in found:
+    for offer in offers:
         placement = offer.placement
         estimate = offer.estimate
         price = offer.price

@@ -76,12 +76,12 @@ def _mfu(type: str, catalog: Catalog, model: DecoderConfig) -> float | None:
     node = Node.of(instance)
     length = min(2048, model.max_length)
     batch_tokens = SEQUENCES_PER_GPU * instance.gpus * length
-    found = best_placement(
+    placement = best_placement(
         TrainingJob(model=model, sequence_length=length, micro_batch=1, compiled=True),
         Machines(node, instance.gpus, instance.gpu_memory_mib),
         batch_tokens,
     )
-    if not isinstance(found, Placement):
+    if not isinstance(placement, Placement):
         return None
     assert node.gpu.peak_flops is not None
-    return found.tokens_per_s * decoder_flops_per_token(model, length) / (node.gpu.peak_flops * instance.gpus)
+    return placement.tokens_per_s * decoder_flops_per_token(model, length) / (node.gpu.peak_flops * instance.gpus)

@@ -104,7 +104,7 @@ def _gpu_name(name: str, memory_mib: int) -> str:
 
 def _spot_prices(ec2: Any, region: str, types: list[str], today: str) -> Iterator[Price]:
     """Yield the current range of spot prices over the zones of a region."""
-    found: dict[str, list[float]] = {}
+    prices_by_type: dict[str, list[float]] = {}
     pages = ec2.get_paginator("describe_spot_price_history").paginate(
         InstanceTypes=types,
         ProductDescriptions=["Linux/UNIX"],
@@ -112,8 +112,8 @@ def _spot_prices(ec2: Any, region: str, types: list[str], today: str) -> Iterato
     )
     for page in pages:
         for item in page["SpotPriceHistory"]:
-            found.setdefault(item["InstanceType"], []).append(float(item["SpotPrice"]))
-    for type, by_zone in found.items():
+            prices_by_type.setdefault(item["InstanceType"], []).append(float(item["SpotPrice"]))
+    for type, by_zone in prices_by_type.items():
         yield Price(
             type=type,
             region=region,
@@ -159,14 +159,14 @@ def _sagemaker_prices(pricing: Any, region: str, sold: Mapping[str, InstanceType
     """Yield what an hour of training costs on demand on each ml.* machine that has GPUs."""
     wanted = {"regionCode": region, "component": "Training"}
     filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
-    found: dict[str, float] = {}
+    usd_by_type: dict[str, float] = {}
     for page in pricing.get_paginator("get_products").paginate(ServiceCode="AmazonSageMaker", Filters=filters):
         for item in map(json.loads, page["PriceList"]):
             type = item["product"]["attributes"].get("instanceName", "").removeprefix("ml.")
             usd = [price for price in _usd(item) if price > 0]
             if type in sold and sold[type].gpus and usd:
-                found[type] = min([*usd, found.get(type, math.inf)])
-    for type, price in found.items():
+                usd_by_type[type] = min([*usd, usd_by_type.get(type, math.inf)])
+    for type, price in usd_by_type.items():
         yield Price(
             type=type,
             region=region,

@@ -105,9 +105,9 @@ def best_placement(
     if SMALL * state < usable_bytes(machines.gpu_memory_mib):
         # Splitting layers costs traffic in each layer, which is pointless for a model that easily fits on one GPU.
         whole = [one for one in every if one.tensor == one.pipeline == one.context == 1]
-        found = search.fastest(whole)
-        if isinstance(found, Placement):
-            return found
+        placement = search.fastest(whole)
+        if isinstance(placement, Placement):
+            return placement
     return search.fastest(every)
 
 
@@ -134,14 +134,14 @@ class _Search:
             if refused := _fp8_problem(tried, node) or host_problem(tried, layout, node):
                 reason = reason or refused
                 continue
-            found = Placement(tried, layout, memory, predict(tried, layout, node, self.measurements))
+            placement = Placement(tried, layout, memory, predict(tried, layout, node, self.measurements))
             tight = memory.total > TIGHT * limit
-            rate = found.tokens_per_s * (1 - SIMPLER * (_parts(layout) + 2 * tight))
+            rate = placement.tokens_per_s * (1 - SIMPLER * (_parts(layout) + 2 * tight))
             if rate > best_rate:
-                if refused := self.problem(found):
+                if refused := self.problem(placement):
                     reason = reason or refused
                 else:
-                    best = found
+                    best = placement
                     best_rate = rate
         if best:
             return best

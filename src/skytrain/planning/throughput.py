@@ -184,11 +184,11 @@ def mfu(job: TrainingJob, mesh: Mesh, node: Node, step_seconds: float) -> float 
     return flops / step_seconds / (node.gpu.peak_flops * mesh.gpus)
 
 
-def _uncovered(found: list[Exchange], computing: float, job: TrainingJob, software: Software) -> float:
+def _uncovered(exchanges: list[Exchange], computing: float, job: TrainingJob, software: Software) -> float:
     """Return exposed communication: what cannot overlap, and what exceeds the computation it overlaps with."""
-    exposed = sum(exchange.seconds for exchange in found if not exchange.overlapped) * (1 - software.tensor_hidden)
-    steady = sum(exchange.seconds for exchange in found if exchange.overlapped and not exchange.once)
-    once = sum(exchange.seconds for exchange in found if exchange.overlapped and exchange.once)
+    exposed = sum(exchange.seconds for exchange in exchanges if not exchange.overlapped) * (1 - software.tensor_hidden)
+    steady = sum(exchange.seconds for exchange in exchanges if exchange.overlapped and not exchange.once)
+    once = sum(exchange.seconds for exchange in exchanges if exchange.overlapped and exchange.once)
     last_backward = computing / job.accumulation * BACKWARD
     left = max(0.0, OVERLAP * computing - steady)
     return exposed + max(0.0, steady - OVERLAP * computing) + max(0.0, once - min(left, OVERLAP * last_backward))

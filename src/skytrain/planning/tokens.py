@@ -32,9 +32,9 @@ def tokens_for_budget(config: Config, offer: Offer, budget_usd: float, deadline_
     def fits(steps: int) -> bool:
         if disk_problem(placement.job, placement.mesh, node, work_of(config, steps)):
             return False
-        found = estimate_steps(config, offer, steps)
-        return Budget(budget_usd).covers(found.usd_p90) and (
-            deadline_hours is None or found.hours_p90 <= deadline_hours
+        estimate = estimate_steps(config, offer, steps)
+        return Budget(budget_usd).covers(estimate.usd_p90) and (
+            deadline_hours is None or estimate.hours_p90 <= deadline_hours
         )
 
     if not fits(1):
@@ -58,10 +58,10 @@ def estimate_steps(config: Config, offer: Offer, steps: int) -> Estimate:
 
 
 def most_tokens(
-    config: Config, found: Sequence[Offer], budget_usd: float, deadline_hours: float | None, rows: int
+    config: Config, offers: Sequence[Offer], budget_usd: float, deadline_hours: float | None, rows: int
 ) -> list[Purchase]:
     """Return the offers on which the budget buys most, best first. Raises SkytrainError if it buys no step at all."""
-    priced = [offer for offer in found if offer.estimate]
+    priced = [offer for offer in offers if offer.estimate]
 
     def at_most(offer: Offer) -> float:
         """Return an upper bound of the tokens: no boot, restarts or storage, at the cheapest price."""

@@ -98,11 +98,11 @@ def read_fence(store: Store, run: str) -> Fence:
     after a newer attempt has started to train.
     """
     for number in reversed(attempt_numbers(store, run)):
-        found = _read(store, run, number, "resumed.json")
-        if found:
+        resumed = _read(store, run, number, "resumed.json")
+        if resumed:
             try:
-                before = {int(earlier): int(step) for earlier, step in found["before"].items()}
-                return Fence({**before, number: int(found["step"])})
+                before = {int(earlier): int(step) for earlier, step in resumed["before"].items()}
+                return Fence({**before, number: int(resumed["step"])})
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise DamagedRecord(store, f"{attempt_key(run, number)}/resumed.json", error) from None
     return Fence({})

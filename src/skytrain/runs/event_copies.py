@@ -28,9 +28,9 @@ class EventCopies:
         """Copy what is new; returns the number of bytes."""
         parts: dict[str, list[tuple[int, str, int]]] = defaultdict(list)
         for stat in self._store.list(f"{self._key}/"):
-            found = _PART.fullmatch(stat.key.removeprefix(f"{self._key}/"))
-            if found:
-                parts[found["file"]].append((int(found["number"]), stat.key, stat.size))
+            part = _PART.fullmatch(stat.key.removeprefix(f"{self._key}/"))
+            if part:
+                parts[part["file"]].append((int(part["number"]), stat.key, stat.size))
         return sum(self._extend(file, sorted(its)) for file, its in parts.items())
 
     def _extend(self, file: str, parts: list[tuple[int, str, int]]) -> int:

@@ -150,9 +150,9 @@ def _body(record: LaunchRecord) -> bytes:
 def read_launch(store: Store, run: str, launch: str) -> LaunchRecord:
     """Return the record. Raises NotFound, and DamagedRecord."""
     key = launch_key(run, launch)
-    found: Any = read_object(store, key)
+    fields: Any = read_object(store, key)
     try:
-        record: LaunchRecord = build(LaunchRecord, found)
+        record: LaunchRecord = build(LaunchRecord, fields)
         if not record.groups:
             raise ValueError("it has no groups")
     except ValueError as error:
@@ -173,9 +173,9 @@ def _launch_ids(store: Store, run: str) -> list[str]:
 
 def recorded_at(store: Store, record: LaunchRecord) -> float:
     """Return when the record was written, by the store's clock."""
-    found = store.stat(launch_key(record.run, record.id))
-    assert found is not None
-    return found.modified
+    stat = store.stat(launch_key(record.run, record.id))
+    assert stat is not None
+    return stat.modified
 
 
 def launched_runs(store: Store) -> list[str]:

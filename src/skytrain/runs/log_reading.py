@@ -63,15 +63,15 @@ class RunLogs:
             raise SkytrainError(self._nothing(attempt))
         lines: list[LogLine] = []
         for rank, etags in parts.items():
-            found: list[LogLine] = []
+            rank_lines: list[LogLine] = []
             for number in sorted(etags, reverse=True):
                 here = self._read(attempt, rank, number)
-                if not found:
+                if not rank_lines:
                     self._seen[attempt, rank] = (number, etags[number], len(here))
-                found = [*here, *found]
-                if count is not None and len(found) >= count:
+                rank_lines = [*here, *rank_lines]
+                if count is not None and len(rank_lines) >= count:
                     break
-            lines += found
+            lines += rank_lines
         lines.sort(key=lambda line: line.at)  # stable: a rank's own lines keep their order
         return lines if count is None else lines[-count:] if count else []
 

@@ -145,8 +145,8 @@ class Meter:
     def note_others(self, spends: Iterable[Mapping[str, Any]]) -> None:
         """Record what machines that take no part in this attempt cost meanwhile: those that wait."""
         before = self._others
-        found = largest_counts([{"machines": {key: asdict(count) for key, count in before.items()}}, *spends])
-        self._others = {key: count for key, count in found.items() if key not in self._starts}
+        counts = largest_counts([{"machines": {key: asdict(count) for key, count in before.items()}}, *spends])
+        self._others = {key: count for key, count in counts.items() if key not in self._starts}
         self._waiting = sum(
             key not in before or count.seconds > before[key].seconds for key, count in self._others.items()
         )
@@ -222,9 +222,9 @@ def largest_counts(spends: Iterable[Mapping[str, Any]]) -> dict[str, Count]:
     counts: dict[str, Count] = {}
     for record in spends:
         for key, fields in record.get("machines", {}).items():
-            found = Count(**fields)
-            if key not in counts or found.seconds > counts[key].seconds:
-                counts[key] = found
+            count = Count(**fields)
+            if key not in counts or count.seconds > counts[key].seconds:
+                counts[key] = count
     return counts
 
 

@@ -84,9 +84,9 @@ class MetricsPage:
         self._set(OTHERS, {"commit_step": step, "commit_at": time.time() if at is None else at})
 
     def _set(self, known: Mapping[str, PrometheusSeries], values: Mapping[str, float]) -> None:
-        found = {known[name].name: (known[name], float(value)) for name, value in values.items() if name in known}
+        samples = {known[name].name: (known[name], float(value)) for name, value in values.items() if name in known}
         with self._lock:
-            self._values.update(found)
+            self._values.update(samples)
 
     def render(self) -> str:
         """Return the page."""

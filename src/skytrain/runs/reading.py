@@ -34,9 +34,9 @@ def read_lines(store: Store, key: str) -> list[dict[str, Any]]:
 
 def _parse(store: Store, key: str, text: bytes, line: int | None = None) -> dict[str, Any]:
     try:
-        found = json.loads(text)
-        if not isinstance(found, dict):
+        value = json.loads(text)
+        if not isinstance(value, dict):
             raise TypeError("it is not a JSON object")
     except (ValueError, TypeError) as error:  # ValueError: not JSON, or not UTF-8
         raise DamagedRecord(store, key, error, line) from None
-    return found
+    return value

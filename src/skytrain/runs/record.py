@@ -223,7 +223,7 @@ def _code_revision() -> str | None:
     """Return the git commit of the running code, or None if it does not run from a checkout."""
     here = Path(__file__).parent
     try:
-        found = subprocess.run(
+        head = subprocess.run(
             ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
         )
         dirty = subprocess.run(
@@ -231,6 +231,6 @@ def _code_revision() -> str | None:
         )
     except FileNotFoundError:
         return None
-    if found.returncode:
+    if head.returncode:
         return None
-    return found.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")
+    return head.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")

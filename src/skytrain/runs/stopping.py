@@ -41,8 +41,8 @@ def ask_stop(store: Store, run: str, attempt: int) -> StopRequest:
 def read_stop(store: Store, run: str) -> StopRequest | None:
     """Return the newest request to stop the run, or None: one small read."""
     try:
-        found = read_object(store, stop_key(run))
-        return StopRequest(int(found["attempt"]), str(found["asked_by"]), str(found["asked_at"]))
+        record = read_object(store, stop_key(run))
+        return StopRequest(int(record["attempt"]), str(record["asked_by"]), str(record["asked_at"]))
     except NotFound:
         return None
     except SkytrainError:  # a ValueError too: the store does not answer, or the object is damaged

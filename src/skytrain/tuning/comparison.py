@@ -45,8 +45,8 @@ def _column(sweep: SweepStore) -> dict[str, str]:
 
 
 def _spent(sweep: SweepStore) -> float:
-    found = sweep.entries()
-    return sum(entry.usd for entry in found if entry.what != "final")
+    entries = sweep.entries()
+    return sum(entry.usd for entry in entries if entry.what != "final")
 
 
 def _lowest(history: list[Observation]) -> str:

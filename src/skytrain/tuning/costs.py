@@ -54,15 +54,15 @@ def measure(
     shapes: Sequence[RungShape], known: dict[str, StepEstimate], reporter: Reporter, dry_run: DryRun
 ) -> dict[str, StepEstimate]:
     """Return an estimate for each model, with a dry run for those that have none; horizons share one."""
-    found = dict(known)
-    if not found and shapes:
+    estimates = dict(known)
+    if not estimates and shapes:
         reporter.note(f"warming up with 20 steps of {_key(shapes[0])}")
         dry_run(shapes[0].config, _Quiet(reporter))  # loads libraries and opens the device, which no trial pays for
     for shape in shapes:
-        if _key(shape) not in found:
+        if _key(shape) not in estimates:
             reporter.note(f"measuring 20 steps of {_key(shape)}")
-            found[_key(shape)] = dry_run(shape.config, _Quiet(reporter))
-    return found
+            estimates[_key(shape)] = dry_run(shape.config, _Quiet(reporter))
+    return estimates
 
 
 def missing_estimates(shapes: Sequence[RungShape], known: dict[str, StepEstimate]) -> bool:
@@ -72,11 +72,11 @@ def missing_estimates(shapes: Sequence[RungShape], known: dict[str, StepEstimate
 def predict(config: Config, shapes: Sequence[RungShape]) -> tuple[HourlyPrice, dict[str, StepEstimate]]:
     """Return the planner's step times on an instance type, and its price."""
     catalog = load_catalog()
-    found = {}
+    estimates = {}
     request = PlanRequest(instance=config.tune.instance, nodes=1)
     usd = config.tune.usd_per_hour or config.budget.usd_per_hour
     for shape in shapes:
-        if _key(shape) in found:
+        if _key(shape) in estimates:
             continue
         offers = find_offers(workload_of(shape.config), catalog, request)
         placed = next((one for one in offers if one.placement is not None), None)
@@ -86,8 +86,8 @@ def predict(config: Config, shapes: Sequence[RungShape]) -> tuple[HourlyPrice, d
         if usd is None and placed.price is not None:
             usd = placed.price.usd_per_hour_max
         seconds = placed.placement.prediction.seconds
-        found[_key(shape)] = StepEstimate(seconds, first_seconds=20.0, start_seconds=30.0)
-    return sweep_price(replace(config, tune=replace(config.tune, usd_per_hour=usd)), None), found
+        estimates[_key(shape)] = StepEstimate(seconds, first_seconds=20.0, start_seconds=30.0)
+    return sweep_price(replace(config, tune=replace(config.tune, usd_per_hour=usd)), None), estimates
 
 
 def _key(shape: RungShape) -> str:

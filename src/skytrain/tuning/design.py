@@ -158,7 +158,7 @@ class Outlook:
         overlap = self.overlap.reshape(rungs, width, rungs, width)[every, :, every, :]
         shut = ~self.open.reshape(rungs, width)
         most = self.menu.affordable(self.left_usd)
-        found: list[list[RateBundle]] = [[] for _ in range(rungs)]
+        by_rung: list[list[RateBundle]] = [[] for _ in range(rungs)]
         for size in range(1, BUNDLE + 1):
             scale = 1 + np.einsum("rii->ri", overlap)
             worth = np.where(shut, -1.0, np.round(gain**2 / scale, 9))
@@ -169,12 +169,12 @@ class Outlook:
             gain = gain - column * gain[every, pick][:, None] / by
             overlap = overlap - column[:, :, None] * column[:, None, :] / by[:, :, None]
             for rung in np.flatnonzero((worth[every, pick] >= 0) & (most >= size)):
-                before = found[rung][-1] if found[rung] else RateBundle((), 0.0)
+                before = by_rung[rung][-1] if by_rung[rung] else RateBundle((), 0.0)
                 place = int(rung * width + pick[rung])
-                found[rung].append(RateBundle((*before.places, place), before.saved + float(worth[rung, pick[rung]])))
+                by_rung[rung].append(RateBundle((*before.places, place), before.saved + float(worth[rung, pick[rung]])))
             shut = shut.copy()
             shut[every, pick] = True
-        return found
+        return by_rung
 
     def buy(self, bundle: RateBundle) -> None:
         for pick in bundle.places:

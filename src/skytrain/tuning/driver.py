@@ -147,9 +147,9 @@ def begin_sweep(setup: SweepSetup) -> None:
     for entry in ledger.entries:
         if entry.what.startswith(TRIAL) and entry.what not in decided:
             ledger.release(entry.what)
-    for number, found in state.history.items():
+    for number, result in state.history.items():
         if ledger.entry(trial_entry(number)).charged_usd is None:  # killed between the two writes of a trial's end
-            ledger.charge(trial_entry(number), found.usd)
+            ledger.charge(trial_entry(number), result.usd)
 
 
 def work(setup: SweepSetup) -> None:
@@ -196,8 +196,8 @@ def look(setup: SweepSetup) -> SweepState:
     for one in state.running:
         if not setup.ledger.has(trial_entry(one.number)):
             setup.ledger.count(Entry(trial_entry(one.number), one.most_usd))
-    for number, found in state.history.items():
-        setup.ledger.count(Entry(trial_entry(number), found.usd, found.usd))
+    for number, result in state.history.items():
+        setup.ledger.count(Entry(trial_entry(number), result.usd, result.usd))
     setup.host.reserve(setup.ledger, state)
     return state
 
@@ -333,13 +333,13 @@ def conclude(setup: SweepSetup, history: Sequence[Observation]) -> Answer:
 
 def edge_warnings(problem: Problem, history: Sequence[Observation]) -> tuple[str, ...]:
     """Return a line for each rung whose best rate is the lowest or highest allowed."""
-    found = []
+    warnings = []
     for rung in _rungs_of(problem, history):
         best = Search(problem, history, 0.0, 0.0).best(rung.name)
         for limit, key in ((problem.lowest, "tune.lowest"), (problem.highest, "tune.highest")):
             if best is not None and abs(math.log(best.trial.rate / limit)) < AT_THE_EDGE:
-                found.append(f"{rung.name}: the best rate {best.trial.rate:.3g} is at the edge of what {key} allows")
-    return tuple(found)
+                warnings.append(f"{rung.name}: the best rate {best.trial.rate:.3g} is at the edge of what {key} allows")
+    return tuple(warnings)
 
 
 def _rungs_of(problem: Problem, history: Sequence[Observation]) -> list[Rung]:

@@ -94,8 +94,8 @@ class TuneSession:
         return [claim for claim in state.claims if claim.worker.startswith(f"{self.name}/")]
 
     def _finished(self, state: SweepState, claim: Claim) -> bool:
-        found = state.history.get(claim.number)
-        return found is not None and found.extra.get("worker") == claim.worker
+        result = state.history.get(claim.number)
+        return result is not None and result.extra.get("worker") == claim.worker
 
 
 class SweepHost:
@@ -127,11 +127,11 @@ class SweepHost:
 
         Who writes no heartbeat has only its own clock to compare with (`by_clock`).
         """
-        found = {
+        beats = {
             Path(stat.key).stem: stat.modified for stat in self._sweep.store.list(f"{self._sweep.folder}/workers/")
         }
-        newest = time.time() if by_clock else max(found.values(), default=0.0)
-        recent = [name for name, modified in found.items() if newest - modified <= PRESENT_SECONDS]
+        newest = time.time() if by_clock else max(beats.values(), default=0.0)
+        recent = [name for name, modified in beats.items() if newest - modified <= PRESENT_SECONDS]
         return [name for name in recent if name != self.session.name and not self._gone(name)]
 
     def is_alive(self, worker: str) -> bool:

@@ -323,8 +323,8 @@ class LiveTable:
             if decision.number in state.history and decision.number not in self._shown:
                 self.announce(decision)
                 ledger.refresh()
-                found = state.history[decision.number]
-                self.finished(SweepProgress(decision.number, decision, found, ledger.left_usd))
+                result = state.history[decision.number]
+                self.finished(SweepProgress(decision.number, decision, result, ledger.left_usd))
         running = ", ".join(one.trial.key for one in state.running)
         if running and running != self._running:
             self._running = running

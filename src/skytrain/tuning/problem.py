@@ -123,8 +123,8 @@ class Problem:
 
     def place(self, rung: Rung, rate: float) -> float:
         """Return the value nearest to `rate` that a trial on this rung can have within the allowed range."""
-        found = rung.snap(self.clip(rate))
-        return found if rung.rates else self.clip(found)
+        nearest = rung.snap(self.clip(rate))
+        return nearest if rung.rates else self.clip(nearest)
 
     def expected_rate(self, rung: Rung) -> float:
         """Return the prior's best rate of a rung, within the allowed range."""

@@ -150,8 +150,8 @@ def _checked_name(name: str) -> str:
 
 def _question(config: Config) -> dict[str, Any]:
     """Return the settings of the search, without those of where it runs."""
-    found = {key: value for key, value in plain(config.tune).items() if key not in WHERE}
-    return {key: value for key, value in found.items() if key not in NEWER or value != NEWER[key]}
+    settings = {key: value for key, value in plain(config.tune).items() if key not in WHERE}
+    return {key: value for key, value in settings.items() if key not in NEWER or value != NEWER[key]}
 
 
 def _target(config: Config) -> Mapping[str, Any]:

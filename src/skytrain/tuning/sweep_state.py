@@ -34,17 +34,17 @@ def find_sweep_status(config: Config, name: str | None) -> SweepStatus | None:
     if name is None or not SweepStore(store, name).exists():
         return None
     sweep = SweepStore(store, name)
-    found = sweep.state()
+    state = sweep.state()
     answer = sweep.answer()
     sessions = live_sessions(sweep)
     entries = {entry.what: entry.usd for entry in sweep.entries()}
     final = entries.pop("final", 0.0)
-    state = "tuning" if sessions else ("answered" if answer is not None else "idle")
+    word = "tuning" if sessions else ("answered" if answer is not None else "idle")
     return SweepStatus(
         sweep=name,
-        state=state,
-        finished=len(found.history),
-        running=_running(found),
+        state=word,
+        finished=len(state.history),
+        running=_running(state),
         machines=machines_of_sweep(store, name),
         sessions=sessions,
         spent_usd=sum(entries.values()),
@@ -90,7 +90,7 @@ def newest_trial_run(config: Config, name: str) -> str | None:
     except NoRuns:
         known = set()
     runs = [f"{name}-{one.number:03d}" for one in sweep.decisions()]
-    found = [run for run in runs if run in known]
-    if not found:
+    recorded = [run for run in runs if run in known]
+    if not recorded:
         raise SkytrainError(f"sweep {name!r} has no trial with a log yet")
-    return found[-1]
+    return recorded[-1]

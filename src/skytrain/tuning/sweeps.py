@@ -123,8 +123,8 @@ class SweepStore:
         return read_object(self.store, f"{self.folder}/spec.json")
 
     def decisions(self) -> list[Decision]:
-        found = [self._once(key) for key in self._keys("decisions")]
-        return [Decision(**{**one, "trial": Trial(**one["trial"])}) for one in found]
+        records = [self._once(key) for key in self._keys("decisions")]
+        return [Decision(**{**one, "trial": Trial(**one["trial"])}) for one in records]
 
     def decide(self, decision: Decision) -> bool:
         """Create this decision, and return whether it is the one of its number; False if another worker was first."""
@@ -160,8 +160,8 @@ class SweepStore:
 
     def history(self) -> dict[int, Observation]:
         """Return the finished trials by number."""
-        found = {int(key.rpartition("/")[2][:3]): self._once(key) for key in self._keys("trials")}
-        return {number: _observation(fields) for number, fields in sorted(found.items())}
+        records = {int(key.rpartition("/")[2][:3]): self._once(key) for key in self._keys("trials")}
+        return {number: _observation(fields) for number, fields in sorted(records.items())}
 
     def finish(self, number: int, observation: Observation) -> bool:
         """Write the trial's result, and return whether it counts; False if another worker has finished the trial."""
@@ -181,8 +181,8 @@ class SweepStore:
         self.save("answer", asdict(answer))
 
     def answer(self) -> Answer | None:
-        found = self.load("answer")
-        return Answer(**{**found, "warnings": tuple(found["warnings"])}) if found else None
+        record = self.load("answer")
+        return Answer(**{**record, "warnings": tuple(record["warnings"])}) if record else None
 
     def entries(self) -> list[Entry]:
         """Return the lines of the ledger."""

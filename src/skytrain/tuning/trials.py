@@ -121,12 +121,12 @@ def trunk_of(config: Config, others: Mapping[str, Config]) -> str | None:
     Two runs that differ in their length alone are the same until the shorter one begins to decay, bit for bit: the
     order of the data and every random number depend on the seed and the step.
     """
-    found = {}
+    run_at = {}
     for run, other in others.items():
         same = replace(other, run=config.run, trainer=config.trainer, budget=config.budget) == config
         if same and decay_start(other) < decay_start(config):
-            found[decay_start(other)] = run
-    return f"{found[max(found)]}@{max(found)}" if found else None
+            run_at[decay_start(other)] = run
+    return f"{run_at[max(run_at)]}@{max(run_at)}" if run_at else None
 
 
 def smaller_models(config: Config) -> list[DecoderConfig]:
@@ -275,10 +275,10 @@ def _name(model: object, steps: int) -> str:
 
 
 def _parse_size(text: str) -> tuple[int, int]:
-    found = SIZE.fullmatch(text.strip())
-    if found is None or not all(map(int, found.groups())):
+    match = SIZE.fullmatch(text.strip())
+    if match is None or not all(map(int, match.groups())):
         raise ConfigError("tune.sizes", f"{text!r} is not LAYERSxWIDTH", hint="such as tune.sizes=[12x192,12x384]")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def shape_named(shapes: Sequence[RungShape], name: str) -> RungShape:

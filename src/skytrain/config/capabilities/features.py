@@ -15,9 +15,9 @@ def _divided(setup: Setup, *dimensions: str) -> str | None:
 
     Where the ranks are not counted yet, the setting is returned as it is.
     """
-    found = next((name for name in dimensions if getattr(setup.mesh, name) > 1), None)
+    dimension = next((name for name in dimensions if getattr(setup.mesh, name) > 1), None)
     known = setup.config.parallel if setup.processes is None else setup.mesh
-    return found and f"parallel.{found}={getattr(known, found)}"
+    return dimension and f"parallel.{dimension}={getattr(known, dimension)}"
 
 
 def _whole_matrices(setup: Setup) -> str | None:

@@ -48,5 +48,5 @@ def settings(group: type[Group]) -> type[Group]:
 
 def declared(of: dataclasses.Field[Any]) -> Declared | None:
     """Return the field's declaration, or None for a nested group."""
-    found: Declared | None = of.metadata.get(METADATA_KEY)
-    return found
+    declaration: Declared | None = of.metadata.get(METADATA_KEY)
+    return declaration

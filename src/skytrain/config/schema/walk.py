@@ -74,17 +74,17 @@ def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _select(groups: tuple[type, ...], values: Mapping[str, Any], what: Collection[Decides]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    selected: dict[str, Any] = {}
     for field in _fields_for(groups, values):
         if field.name not in values:
             continue
         value = values[field.name]
         if field.groups and isinstance(value, Mapping):
             if inside := _select(field.groups, value, what):
-                found[field.name] = inside
+                selected[field.name] = inside
         elif field.declared is not None and field.declared.decides in what:
-            found[field.name] = value
-    return found
+            selected[field.name] = value
+    return selected
 
 
 def _fields_for(groups: tuple[type, ...], values: Mapping[str, Any]) -> Iterator[Field]:

@@ -30,17 +30,17 @@ class Strategy(Protocol):
 def horizon_rungs(problem: Problem) -> list[Rung]:
     """Return the rungs with the target's model and batch and fewer tokens, shortest first."""
     target = problem.target
-    found = [one for one in problem.rungs if one.parameters == target.parameters and one.tokens < target.tokens]
-    return sorted(_nearest_batch(found, target), key=lambda one: one.tokens)
+    shorter = [one for one in problem.rungs if one.parameters == target.parameters and one.tokens < target.tokens]
+    return sorted(_nearest_batch(shorter, target), key=lambda one: one.tokens)
 
 
 def size_rungs(problem: Problem) -> list[Rung]:
     """Return one rung for each smaller model, with the horizon nearest to the target's, smallest first."""
     target = problem.target
-    found = [one for one in problem.rungs if one.parameters < target.parameters]
-    found = _nearest_batch(found, target)
+    smaller = [one for one in problem.rungs if one.parameters < target.parameters]
+    smaller = _nearest_batch(smaller, target)
     by_size: dict[float, Rung] = {}
-    for one in found:
+    for one in smaller:
         known = by_size.get(one.parameters)
         if known is None or abs(math.log(one.tokens / target.tokens)) < abs(math.log(known.tokens / target.tokens)):
             by_size[one.parameters] = one
@@ -49,8 +49,8 @@ def size_rungs(problem: Problem) -> list[Rung]:
 
 def smaller_rungs(problem: Problem) -> list[Rung]:
     """Return every rung with the target's batch but the target itself, cheapest first."""
-    found = [one for one in problem.rungs if one.name != problem.target.name]
-    return sorted(_nearest_batch(found, problem.target), key=lambda one: one.usd)
+    others = [one for one in problem.rungs if one.name != problem.target.name]
+    return sorted(_nearest_batch(others, problem.target), key=lambda one: one.usd)
 
 
 def _nearest_batch(rungs: Sequence[Rung], target: Rung) -> list[Rung]:

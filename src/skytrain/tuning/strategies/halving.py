@@ -36,15 +36,15 @@ def plan(total_usd: float, rungs: Sequence[Rung]) -> tuple[list[Rung], list[int]
 def first_rates(search: Search, rung: Rung, count: int) -> list[float]:
     """Return `count` rates around the expected one, sqrt(2) apart."""
     problem = search.problem
-    found = list[float]()
+    rates = list[float]()
     centre = problem.expected_rate(rung)
     for step in (side * k for k in range(60) for side in (1, -1)):
         rate = problem.place(rung, centre * 2 ** (step / 2))
-        if rate not in found:
-            found.append(rate)
-        if len(found) == count:
+        if rate not in rates:
+            rates.append(rate)
+        if len(rates) == count:
             break
-    return found
+    return rates
 
 
 def promote(search: Search, chosen: Sequence[Rung], sizes: Sequence[int], rates: Sequence[float]) -> Trial | None:

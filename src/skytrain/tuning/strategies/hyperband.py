@@ -29,19 +29,19 @@ class Bracket:
 def table(rungs: list[Rung], eta: int = ETA) -> list[Bracket]:
     """Return the brackets over rungs that are sorted from short to long, the widest first."""
     most = len(rungs) - 1
-    found = []
+    brackets = []
     for s in range(most, -1, -1):
         first = math.ceil((most + 1) / (s + 1) * eta**s)
-        found.append(Bracket(tuple(rungs[most - s :]), tuple(counts(first, s + 1, eta))))
-    return found
+        brackets.append(Bracket(tuple(rungs[most - s :]), tuple(counts(first, s + 1, eta))))
+    return brackets
 
 
 def affordable_table(total_usd: float, rungs: list[Rung]) -> list[Bracket]:
     """Return the table over as many rungs as the budget buys completely, or its widest affordable brackets."""
     for depth in range(len(rungs), 0, -1):
-        found = table(rungs[:depth])
-        if sum(one.usd for one in found) <= total_usd + 1e-9:
-            return found
+        brackets = table(rungs[:depth])
+        if sum(one.usd for one in brackets) <= total_usd + 1e-9:
+            return brackets
     affordable: list[Bracket] = []
     for one in table(rungs[:2]):
         if sum(each.usd for each in (*affordable, one)) <= total_usd + 1e-9:
@@ -72,8 +72,8 @@ class Hyperband:
         return best_observed(search, max(reached, key=lambda one: one.tokens), "Hyperband")
 
     def _table(self, search: Search) -> list[Bracket]:
-        found = affordable_table(search.total_usd, horizon_rungs(search.problem))
-        return found or affordable_table(search.total_usd, smaller_rungs(search.problem)[:1])
+        brackets = affordable_table(search.total_usd, horizon_rungs(search.problem))
+        return brackets or affordable_table(search.total_usd, smaller_rungs(search.problem)[:1])
 
 
 STRATEGY = Hyperband()

@@ -88,10 +88,10 @@ def doubts(search: Search, rate: float, interval: tuple[float, float]) -> tuple[
     tried = [one.trial.rate for one in search.history if one.finite]
     if not tried:
         return ()
-    found = []
+    warnings = []
     if not min(tried) <= rate <= max(tried):
         side = "below" if rate < min(tried) else "above"
-        found.append(
+        warnings.append(
             f"{rate:.3g} is {side} every rate that was tried ({min(tried):.3g} to {max(tried):.3g}): it is an extrapolation"
         )
     names = dict.fromkeys(one.trial.rung for one in search.history)
@@ -99,10 +99,10 @@ def doubts(search: Search, rate: float, interval: tuple[float, float]) -> tuple[
         edge = bracket_problem(search, rung)
         if edge is not None and search.best(rung.name) is not None:
             word = "lowest" if edge == "low" else "highest"
-            found.append(f"{rung.name}: its best rate is the {word} that was tried, so its optimum may lie beyond")
+            warnings.append(f"{rung.name}: its best rate is the {word} that was tried, so its optimum may lie beyond")
     if interval[1] > VAGUE * interval[0]:
-        found.append(f"the trials leave the optimum open by a factor of {interval[1] / interval[0]:.0f}")
-    return tuple(found)
+        warnings.append(f"the trials leave the optimum open by a factor of {interval[1] / interval[0]:.0f}")
+    return tuple(warnings)
 
 
 STRATEGY = Ladder()

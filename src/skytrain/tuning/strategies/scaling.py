@@ -41,8 +41,8 @@ class Projection:
 
     def answer(self, search: Search) -> Answer:
         problem = search.problem
-        found = [(rung, vertex(search.of_rung(rung.name))) for rung in ladder_of(search, self._rungs(problem))]
-        points = [(math.log(getattr(rung, self._axis)), math.log(best)) for rung, best in found if best is not None]
+        optima = [(rung, vertex(search.of_rung(rung.name))) for rung in ladder_of(search, self._rungs(problem))]
+        points = [(math.log(getattr(rung, self._axis)), math.log(best)) for rung, best in optima if best is not None]
         if not points:
             return fallback(search, f"the budget does not buy a ladder of {self._axis}")
         if len(points) == 1:
