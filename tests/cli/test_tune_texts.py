@@ -31,7 +31,7 @@ def test_the_final_run_is_limited_to_its_reserve_at_the_price_of_the_sweep():
         history=[],
         conclusion=conclusion,
         others=[],
-        final_words="optimizer.lr=0.01",
+        final_overrides="optimizer.lr=0.01",
         from_step=0,
     )
     words = ["store.root=/my folder", "trainer.loggers=[]", "tune.usd_per_hour=3.6", "budget.usd=2"]

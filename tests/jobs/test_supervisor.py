@@ -100,7 +100,7 @@ def test_a_supervisor_reads_the_request_that_names_its_attempt(tmp_path):
     ask_stop(store, "r", 1)
     assert was_asked_to_stop(config, claim, said.append) and not said
     store.write("runs/r/stop.json", b"{")
-    assert not was_asked_to_stop(config, claim, said.append) and "is unknown" in said[0]
+    assert not was_asked_to_stop(config, claim, said.append) and "could not read whether" in said[0]
 
 
 def test_nodes_that_do_not_come_are_waited_for_so_long_and_then_said_to_be_missing(tmp_path, monkeypatch):

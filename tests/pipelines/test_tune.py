@@ -76,7 +76,7 @@ def test_a_killed_sweep_continues_with_the_same_command_and_pays_no_trial_twice(
     schedule = load_run(store, "s-001").config
     assert (schedule["trainer"]["steps"], schedule["lr_schedule"]["warmup_steps"]) == (6, 2)  # its own, complete
     assert schedule["model"]["width"] in (16, 32) and schedule["seed"] == config.seed
-    assert len(tuned.conclusion.lines()) == 3 and "optimizer.lr=" in tuned.final_words
+    assert len(tuned.conclusion.lines()) == 3 and "optimizer.lr=" in tuned.final_overrides
     assert {one.strategy for one in tuned.others} >= {"ladder", "greedy", "tpe"}
     assert "answer" in compare_sweeps(config, "s", "s")
     written = {stat.key: stat.modified for stat in store.list("sweeps/s/ledger/")}
@@ -136,7 +136,7 @@ def test_two_axes_share_a_budget_and_each_turn_starts_where_the_others_are(root,
     assert load_run(store, "both-2-weight_decay-001").config["optimizer"]["lr"] == pytest.approx(first.rate)
     spent = sum(Ledger(store, f"sweeps/{name}", 3.0).spent_usd for name in sweeps)
     assert spent + tuned.conclusion.final_usd <= 3.0 and second.history()
-    assert "optimizer.lr=" in tuned.final_words and "optimizer.weight_decay=" in tuned.final_words
+    assert "optimizer.lr=" in tuned.final_overrides and "optimizer.weight_decay=" in tuned.final_overrides
     with pytest.raises(ConfigError, match=r"tune.axes: 'beta' cannot be tuned"):
         tune(tiny_config(root, *SWEEP, "budget.usd=3", "tune.axes=[beta]"), Silent())
 

@@ -74,7 +74,7 @@ def test_a_second_round_searches_each_axis_where_the_others_have_moved_to_also_a
     third = [one for one in Landscape.ran if one.run.startswith("two-3-lr")]
     assert {one.optimizer.weight_decay for one in third} == {before["two-2-weight_decay"].rate}
     assert len({one.run for one in Landscape.ran}) == len(Landscape.ran)  # no trial twice
-    words = dict(word.split("=") for word in tuned.final_words.split())
+    words = dict(word.split("=") for word in tuned.final_overrides.split())
     reached = tiny_config(root, *SWEEP, *(f"{key}={value}" for key, value in words.items()))
     first_round = (before["two-1-lr"].rate, before["two-2-weight_decay"].rate)
     after_one = tiny_config(root, *SWEEP, f"optimizer.lr={first_round[0]}", f"optimizer.weight_decay={first_round[1]}")
@@ -93,7 +93,7 @@ def test_batch_and_warmup_are_tuned_together_and_every_trial_trains_on_the_same_
         unit = one.trainer.batch_tokens
         assert abs(one.trainer.steps * unit - tokens) <= unit and one.lr_schedule.warmup_steps <= one.trainer.steps
     assert len({one.trainer.batch_tokens for one in Landscape.ran}) > 3
-    words = dict(word.split("=") for word in tuned.final_words.split())
+    words = dict(word.split("=") for word in tuned.final_overrides.split())
     assert set(words) == {"trainer.batch_tokens", "trainer.steps", "lr_schedule.warmup_steps"}
     whole = config.trainer.steps * config.trainer.batch_tokens
     reached = int(words["trainer.batch_tokens"]) * int(words["trainer.steps"])

@@ -132,7 +132,7 @@ def test_the_name_changes_with_what_a_run_starts_from():
 
 
 def test_how_to_start_needs_something_to_start_from():
-    with pytest.raises(SkytrainError, match="there is no --from"):
+    with pytest.raises(SkytrainError, match="--from is not given"):
         Start(at_step=3)
 
 

@@ -215,10 +215,10 @@ def test_a_sweep_that_was_refused_before_its_first_trial_may_be_corrected_under_
     sweep.open({"tune": {"sizes": ["1x16"]}}, idle=True)
     assert sweep.spec() == {"tune": {"sizes": ["1x16"]}} and sweep.load("estimates") is None
     assert [entry.what for entry in sweep.entries()] == ["overhead-here"]  # what was paid stays paid
-    with pytest.raises(ValueError, match="exists with another specification"):
+    with pytest.raises(ValueError, match="exists with a different specification"):
         sweep.open({"tune": {"sizes": None}})  # another process measures its trials now
     sweep.decide(Decision(1, Trial("a", 1e-3), 0.1, "grid"))
-    with pytest.raises(ValueError, match="exists with another specification"):
+    with pytest.raises(ValueError, match="exists with a different specification"):
         sweep.open({"tune": {"sizes": None}}, idle=True)
 
 

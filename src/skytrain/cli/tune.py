@@ -130,14 +130,14 @@ def _schedule_text(schedule: Schedule) -> str:
 def _answer_text(tuned: TunedSweep, overrides: list[str], usd_per_hour: float | None) -> str:
     from ..report import text_table, trial_rows
 
-    decided = tuple(f"{word.partition('=')[0]}=" for word in tuned.final_words.split())
+    decided = tuple(f"{word.partition('=')[0]}=" for word in tuned.final_overrides.split())
     kept = [word for word in overrides if not word.startswith(("tune.", "tune=", "budget.usd=", "run=", *decided))]
     start = f"--from SEED --at-step {tuned.from_step}" if tuned.from_step else ""
     quoted = [shlex.quote(word) for word in kept]
     parts = [
         "skytrain train",
         *quoted,
-        tuned.final_words,
+        tuned.final_overrides,
         f"run={tuned.name}-final",
         _final_budget(tuned.conclusion.final_usd, usd_per_hour, tuned.rented),
         start,

@@ -6,15 +6,15 @@ from .attempts import (
     attempt_numbers as attempt_numbers,
     check_newest as check_newest,
     claim_attempt as claim_attempt,
+    failures_recorded as failures_recorded,
     now as now,
     read_attempt as read_attempt,
+    read_failure as read_failure,
     read_fence as read_fence,
     read_outcome as read_outcome,
     record_resume as record_resume,
     write_outcome as write_outcome,
 )
-from .event_copies import EventCopies as EventCopies, events_key as events_key
-from .failures import failures_recorded as failures_recorded, read_failure as read_failure
 from .heartbeats import (
     BOOT_SHAPE as BOOT_SHAPE,
     HostHeartbeats as HostHeartbeats,
@@ -45,8 +45,14 @@ from .launches import (
     stopped_key as stopped_key,
     withdraw_launch as withdraw_launch,
 )
-from .log_reading import LogLine as LogLine, LogSelection as LogSelection, RunLogs as RunLogs
-from .logs import LoggedReporter as LoggedReporter, libraries_logged as libraries_logged, log_record as log_record
+from .logs import (
+    LoggedReporter as LoggedReporter,
+    LogLine as LogLine,
+    LogSelection as LogSelection,
+    RunLogs as RunLogs,
+    libraries_logged as libraries_logged,
+    log_record as log_record,
+)
 from .meter import (
     Count as Count,
     Meter as Meter,
@@ -94,4 +100,11 @@ from .stopping import (
     stop_key as stop_key,
     user_name as user_name,
 )
-from .sync import EventFiles as EventFiles, Lines as Lines, Sync as Sync, cloudwatch_stream as cloudwatch_stream
+from .sync import (
+    EventCopies as EventCopies,
+    EventFiles as EventFiles,
+    Lines as Lines,
+    Sync as Sync,
+    cloudwatch_stream as cloudwatch_stream,
+    events_key as events_key,
+)

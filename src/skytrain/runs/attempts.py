@@ -6,16 +6,19 @@ step from which it resumes, and whatever an older attempt commits beyond that st
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from ..config import EXIT_CODES, OUTCOMES, SUPERSEDED, SkytrainError
-from ..storage import NotFound, Store
+from ..storage import NotFound, Store, StoreError, StoreUnreachable
 from .reading import DamagedRecord, read_object
+
+FAILURE_SECONDS = 5.0  # limit on recording a failure, which the store itself may have caused
 
 
 class Superseded(SkytrainError):
@@ -46,8 +49,8 @@ def attempt_numbers(store: Store, run: str) -> list[int]:
 def claim_attempt(store: Store, run: str, check: Callable[[], None] = lambda: None, **facts: Any) -> int:
     """Claim the next attempt number atomically: concurrent callers never get the same one. Stores `facts` with it.
 
-    `check` raises if this process may not claim any more. It is called after each look at the newest number and before
-    the claim of the next: whoever replaced this process needs that number too, so one of the two is refused.
+    `check` raises if this process may not claim any more. It is called after the newest number is read and before the
+    next is claimed: a process that replaced this one needs that number too, so one of the two is refused.
     """
     body = json.dumps({"started_at": now(), "host": platform.node(), **facts}).encode()
     number = 1 + max(attempt_numbers(store, run), default=-1)
@@ -136,3 +139,46 @@ def _read(store: Store, run: str, attempt: int, name: str) -> dict[str, Any]:
         return read_object(store, f"{attempt_key(run, attempt)}/{name}")
     except NotFound:
         return {}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first error of an attempt, on any rank."""
+
+    reason: str
+    host: str
+    failed_at: str
+
+
+def failure_key(run: str, attempt: int) -> str:
+    return f"{attempt_key(run, attempt)}/failure.json"
+
+
+@contextlib.contextmanager
+def failures_recorded(store: Store, run: str, attempt: int) -> Iterator[None]:
+    """Record the error that ends this block. A killed process records nothing, and its run becomes stale."""
+    try:
+        yield
+    except Exception as error:
+        # Noticed between two steps, or by the commit of a checkpoint, which raises its own error.
+        if isinstance(error, SkytrainError) and error.exit_code == EXIT_CODES[SUPERSEDED]:
+            with contextlib.suppress(StoreError):
+                cause = Cause(str(error).partition("\n")[0])
+                write_outcome(store.hurried(FAILURE_SECONDS), run, attempt, SUPERSEDED, None, cause)
+            raise
+        failure = Failure(str(error) or type(error).__name__, platform.node(), now())
+        # Other ranks fail later, as a consequence of the first failure: only the first is recorded.
+        if not isinstance(error, StoreUnreachable):  # the store has already timed out
+            with contextlib.suppress(StoreError):  # the error itself matters more
+                store.hurried(FAILURE_SECONDS).create(failure_key(run, attempt), json.dumps(asdict(failure)).encode())
+        raise
+
+
+def read_failure(store: Store, run: str, attempt: int) -> Failure | None:
+    """Return the recorded failure; None if the attempt is running, ended in an orderly way or was killed."""
+    try:
+        return Failure(**read_object(store, failure_key(run, attempt)))
+    except NotFound:
+        return None
+    except TypeError as error:
+        raise DamagedRecord(store, failure_key(run, attempt), error) from None

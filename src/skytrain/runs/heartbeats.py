@@ -19,7 +19,7 @@ from ..storage import NotFound, Stat, Store
 from .reading import DamagedRecord, read_object
 
 Presence = Literal["ready", "away", "left"]
-BOOT_SHAPE = "boot"  # of machines whose agent has not started: only their cost counts
+BOOT_SHAPE = "boot"  # shape of machines whose agent has not started: only their cost counts
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class HostHeartbeats:
 class HostSpends:
     """The cost that each host recorded for itself in its heartbeats.
 
-    The form is that of the attempts' spend streams. `without`: hosts that somebody else counts.
+    The form is that of the attempts' spend streams. `without` names hosts that are counted elsewhere.
     """
 
     def __init__(self, store: Store, run: str, without: Collection[str] = ()) -> None:

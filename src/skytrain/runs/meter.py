@@ -133,7 +133,7 @@ class Meter:
             new = 0.0
         else:
             same_boot = known.boot == machine.boot
-            # Negative where the last record was a heartbeat's, which counts ahead: this attempt counts from now.
+            # Negative if the last record was a heartbeat's, which counts ahead: this attempt counts from now.
             missed = machine.boot_seconds - known.boot_seconds if same_boot else machine.age_seconds - known.seconds
             new = missed if same_boot else max(0.0, missed)
             if before.stopped:
@@ -178,7 +178,7 @@ class Meter:
 
     def usd(self, *, in_seconds: float = 0.0) -> float:
         """Return the cost of the run now, or `in_seconds` from now."""
-        # Machines that wait are as expensive as those that train, also since their last record.
+        # Waiting machines cost as much as training ones, also since their last record.
         waited = self._waiting * (boot_clock() - self._noted + in_seconds)
         ahead = (in_seconds * len(self._starts) + waited) * self._usd_per_second
         return sum(count.usd for count in self.counts().values()) + ahead

@@ -17,14 +17,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ..config import MetricsConfig, variable
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-REQUEST_SECONDS = 5.0  # in which a client must have sent its request
+REQUEST_SECONDS = 5.0  # limit on a client sending its request
 LOOPBACK = "127.0.0.1"
 POD_ADDRESS = "POD_IP"  # set from the downward API by `launch cloud=eks`
 
 
 @dataclass(frozen=True)
 class PrometheusSeries:
-    """A metric of Prometheus: its name, its meaning, and by how much our metric is multiplied."""
+    """A metric of Prometheus: its name, its meaning, and the factor by which Skytrain's metric is multiplied."""
 
     name: str
     meaning: str
@@ -120,7 +120,7 @@ def _number(value: float) -> str:
 def metrics_served(settings: MetricsConfig, page: MetricsPage, tell: Callable[[str], None]) -> Iterator[str | None]:
     """Serve the page for the time of this block; yields its URL, or None without a port.
 
-    A port that cannot be opened is told, and training goes on without the page.
+    If the port cannot be opened, this is reported, and training continues without the page.
     """
     if settings.prometheus_port is None:
         yield None
@@ -154,7 +154,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(at, _Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        return  # the client went away
+        return  # the client closed the connection
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -60,7 +60,9 @@ class Start:
 
     def __post_init__(self) -> None:
         if self.source is None and (self.weights_only or self.at_step is not None):
-            raise SkytrainError("--weights-only and --at-step say how to use what --from names; there is no --from")
+            raise SkytrainError(
+                "--weights-only and --at-step say how to use what --from names, but --from is not given"
+            )
 
     @property
     def label(self) -> str:

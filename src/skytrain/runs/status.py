@@ -8,8 +8,7 @@ from typing import Any
 
 from ..config import DONE, INTERRUPTED
 from ..storage import Store
-from .attempts import attempt_numbers, read_attempt, read_outcome
-from .failures import read_failure
+from .attempts import attempt_numbers, read_attempt, read_failure, read_outcome
 from .heartbeats import HostSpends
 from .meter import Count, largest_counts, last_records
 from .metrics import last_metrics
@@ -27,7 +26,7 @@ class RunStatus:
     # launched, starting, running, stale (silent for a while), failed, done, stopped, budget, interrupted, not started,
     # launch failed, preparing, prepared, tuning, tuned, damaged
     state: str
-    reason: str | None = None  # of the failure, or which record is damaged
+    reason: str | None = None  # why the run failed, or which record is damaged
     since: str | None = None  # time of the last heartbeat, or of the end
     step: int = 0
     total_steps: int = 0

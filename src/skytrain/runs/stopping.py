@@ -1,8 +1,8 @@
 """The request to stop a run: one object in its folder, which its processes read with each heartbeat.
 
 A request names the newest attempt that it stops, so a run that is resumed later is not stopped by an old request.
-Whoever restarts a run on its own (the supervisor after a crash, an agent for the next generation) first checks that
-the attempt before was not asked to stop.
+Anything that restarts a run automatically (the supervisor after a crash, an agent for the next generation) first
+checks that the previous attempt was not asked to stop.
 """
 
 from __future__ import annotations

@@ -7,9 +7,11 @@ is large: a week of uploads makes only hundreds of objects, and readers lag by a
 from __future__ import annotations
 
 import json
+import re
 import struct
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,11 +19,12 @@ from typing import Any, Protocol
 
 from ..aws import CloudWatch, LogDestination
 from ..config import SkytrainError
-from ..storage import Store
+from ..storage import NotFound, Store
 
 EVERY_SECONDS = 5.0
 PART_BYTES = 256 * 1024
-CLOUDWATCH_CLOSE_SECONDS = 5.0  # for the last lines of a process
+EVENTS_PART = re.compile(r"(?P<file>.*tfevents.*)\.(?P<number>\d{5})")  # part of an event file
+CLOUDWATCH_CLOSE_SECONDS = 5.0  # limit on sending the last lines of a process
 CLOSE_SECONDS = 60.0  # longest delay of the end by a store that does not respond
 
 
@@ -113,6 +116,47 @@ def whole_records(data: bytes) -> int:
     return end
 
 
+def events_key(run: str) -> str:
+    return f"runs/{run}/tensorboard"
+
+
+class EventCopies:
+    """Local copies of a run's event files, with their parts joined. A part only grows, so a refresh appends."""
+
+    def __init__(self, store: Store, run: str, folder: Path) -> None:
+        self._store = store
+        self._key = events_key(run)
+        self._folder = folder
+        self._copied: dict[str, int] = {}  # bytes of each part
+
+    def refresh(self) -> int:
+        """Copy what is new, and return the number of bytes."""
+        parts: dict[str, list[tuple[int, str, int]]] = defaultdict(list)
+        for stat in self._store.list(f"{self._key}/"):
+            part = EVENTS_PART.fullmatch(stat.key.removeprefix(f"{self._key}/"))
+            if part:
+                parts[part["file"]].append((int(part["number"]), stat.key, stat.size))
+        return sum(self._extend(file, sorted(its)) for file, its in parts.items())
+
+    def _extend(self, file: str, parts: list[tuple[int, str, int]]) -> int:
+        path = self._folder / file
+        added = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as copy:
+            for _, key, size in parts:
+                known = self._copied.get(key, 0)
+                if size <= known:
+                    continue
+                try:
+                    data = self._store.read_range(key, known, size - known)
+                except NotFound:  # the run was deleted or renamed
+                    break
+                copy.write(data)
+                self._copied[key] = known + len(data)
+                added += len(data)
+        return added
+
+
 class Sync:
     """The upload thread. A failed stream keeps its data and is retried; failure and recovery are reported once."""
 
@@ -187,7 +231,7 @@ class Sync:
         except Exception as error:  # the thread must survive any error: other streams depend on it
             if identity not in self._troubled:
                 described = error if isinstance(error, SkytrainError | OSError) else repr(error)
-                self._tell(f"warning: {described}\n  training continues, and this is tried again every few seconds")
+                self._tell(f"warning: {described}\n  training continues, retrying every few seconds")
             self._troubled[identity] = error
             return False
         if self._troubled.pop(identity, None) is not None:
@@ -220,9 +264,9 @@ def cloudwatch_stream(
     try:
         lines = CloudWatch(destination, stream, run)
     except SkytrainError as error:
-        if destination.creates_group:  # a setting asked for it, and cannot be followed
+        if destination.creates_group:  # it was requested by a setting, which cannot be followed
             raise
-        tell(f"warning: nothing goes to CloudWatch: {error}")
+        tell(f"warning: nothing is sent to CloudWatch: {error}")
         yield None
         return
     sync = Sync(tell, to="CloudWatch", keeps_all=False)

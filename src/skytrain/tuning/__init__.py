@@ -1,4 +1,4 @@
-"""The best learning rate that a budget can buy: trials, a ledger of dollars, strategies, fits and projections."""
+"""Tuning: the best learning rate that a budget can buy, from trials, a ledger of dollars, strategies and fits."""
 
 from ..lazy import public_names
 

@@ -29,7 +29,7 @@ from .driver import (
     search_of as search_of,
     work as work,
 )
-from .estimates import StepEstimate as StepEstimate
+from .costs import StepEstimate as StepEstimate
 from .hosts import (
     BEAT_SECONDS as BEAT_SECONDS,
     PRESENT_SECONDS as PRESENT_SECONDS,
@@ -97,13 +97,13 @@ from .sweeps import Decision as Decision, SweepState as SweepState, SweepStore a
 from .trials import (
     AXES as AXES,
     RungShape as RungShape,
-    axes_words as axes_words,
+    axes_overrides as axes_overrides,
     decay_start as decay_start,
     shape_named as shape_named,
     target_shape as target_shape,
     trial_config as trial_config,
     trial_shapes as trial_shapes,
     trunk_of as trunk_of,
-    value_words as value_words,
+    value_overrides as value_overrides,
     with_value as with_value,
 )

@@ -1,7 +1,7 @@
-"""Several settings tuned within one budget: one after another, then again around each other while money is left.
+"""Tuning of several settings within one budget: one after another, in further rounds while money is left.
 
-Each turn is a sweep of its own, `<name>-<turn>-<axis>`, at the best values so far of the other settings. The second
-time around, a setting is searched where the others have moved to, so settings that depend on each other meet.
+Each turn is a separate sweep, `<name>-<turn>-<axis>`, at the best values so far of the other settings. In the second
+round, a setting is searched at the new values of the others, so settings that depend on each other converge.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from typing import Any
 from ..config import Config
 from ..runs import Reporter, boot_clock
 from ..storage import Store, open_store
-from .costs import priced_problem
-from .estimates import StepEstimate
+from .costs import StepEstimate, priced_problem
 from .ledger import FINAL, BudgetError, HourlyPrice
 from .machine import SweepTools, TunedSweep, find_estimates, tune_here
 from .problem import Answer
 from .setting_up import check_axes, sweep_name, sweep_price
 from .sweep_plan import find_instance
 from .sweeps import SweepStore
-from .trials import axes_words, trial_shapes, with_value
+from .trials import axes_overrides, trial_shapes, with_value
 
 SETTLED = math.log(1.1)  # a turn that moves a value by less ends the search
 MOST_ROUNDS = 3
@@ -30,7 +29,7 @@ MOST_ROUNDS = 3
 
 @dataclass(frozen=True)
 class AxisTurn:
-    """What one turn answered."""
+    """The answer of one turn."""
 
     axis: str
     answer: Answer
@@ -54,7 +53,7 @@ def tune_axes(config: Config, reporter: Reporter, tools: SweepTools) -> TunedSwe
         if answer is None:
             try:
                 known = find_estimates(turn, reporter, tools, known)
-                # Money is kept for the axes that are still to come in this round.
+                # Keep money for the remaining axes of this round.
                 budget_usd = _budget(turn, known, price, spent, len(axes) - number % len(axes))
                 reporter.note(f"{turn.tune.axis}: up to ${budget_usd:.4f}, final run included")
                 paid = replace(turn, budget=replace(turn.budget, usd=budget_usd))
@@ -62,7 +61,7 @@ def tune_axes(config: Config, reporter: Reporter, tools: SweepTools) -> TunedSwe
             except BudgetError:
                 if number < len(axes) or tuned is None:
                     raise
-                break  # what is left buys no further turn
+                break  # the remaining money does not buy another turn
             answer = tuned.conclusion.answer
             since = boot_clock()
         spent += _spent(store, turn)
@@ -71,13 +70,13 @@ def tune_axes(config: Config, reporter: Reporter, tools: SweepTools) -> TunedSwe
         if number >= len(axes) and all(abs(one.moved) < SETTLED for one in turns[-len(axes) :]):
             break
     assert tuned is not None
-    return replace(tuned, name=name, final_words=axes_words(config, axes), turns=tuple(_lines(turns)))
+    return replace(tuned, name=name, final_overrides=axes_overrides(config, axes), turns=tuple(_lines(turns)))
 
 
 def turn_config(config: Config, name: str, axes: Sequence[str], number: int) -> Config:
     """Return the configuration of one turn, from the values that the turns before it have found."""
     axis: Any = axes[number % len(axes)]
-    # A published law is where the first round starts. Later ones start from what was found.
+    # The first round starts from a published law, later rounds from the values of the rounds before.
     expected = config.optimizer.lr if axis == "lr" and number >= len(axes) else None
     tune = replace(config.tune, axis=axis, axes=None, name=f"{name}-{number + 1}-{axis}", expected=expected)
     return replace(config, tune=tune)

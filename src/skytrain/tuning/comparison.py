@@ -1,4 +1,4 @@
-"""Two sweeps side by side."""
+"""Comparison of two sweeps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answer in words: three lines, what an error would cost, and what every strategy says of the same trials."""
+"""The answer in words: three lines, what an error would cost, and what each strategy concludes from the trials."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ DATA_EXPONENT = 0.3658
 
 @dataclass(frozen=True)
 class Conclusion:
-    """An answer and what it rests on."""
+    """An answer, and the trials and money behind it."""
 
     answer: Answer
     axis: str
     trials: int
     spent_usd: float
     final_usd: float
-    tokens_usd: float | None  # dollars of further tokens that would make up for the expected regret
+    tokens_usd: float | None  # cost of the additional tokens that would make up for the expected regret
     warnings: tuple[str, ...]
 
     def lines(self) -> list[str]:

@@ -1,21 +1,103 @@
-"""What the trials and the final run of a sweep cost: measured on this machine, or predicted for another."""
+"""The cost of a sweep's trials and final run: measured on this machine, or predicted for another."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from ..config import Config, ConfigError, total_steps
-from ..planning import PlanRequest, find_offers, load_catalog, workload_of
+from ..config import Config, ConfigError, Interval, total_steps
+from ..planning import (
+    EVALUATION_COST,
+    PlanRequest,
+    find_offers,
+    load_catalog,
+    planned_precision,
+    saved_weight_bytes,
+    seconds_ahead,
+    task_tokens,
+    warm_worst,
+    workload_of,
+)
 from ..runs import Reporter
-from .estimates import StepEstimate
 from .ledger import HourlyPrice
 from .problem import Problem
 from .setting_up import make_problem, sweep_price
 from .sweeps import SweepStore
 from .trials import RungShape, target_shape
 
-CONTINGENCY = 0.05  # of the final run, on top of the margin
+CONTINGENCY = 0.05  # share of the final run's cost that is added to the margin
+
+
+SAVE_BYTES_PER_SECOND = 100e6  # a slow disk or a shared network
+EVALUATION_SLACK = 2.0  # validation starts cold, with a new loader
+LEAST_START_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class StepEstimate:
+    """The worst of steps 10 to 19 of a dry run, and the time around its steps."""
+
+    step_seconds: float
+    first_seconds: float  # time of the first step, which compiles and allocates
+    start_seconds: float  # before the first step
+
+    @classmethod
+    def of(cls, step_seconds: Sequence[float], wall_seconds: float) -> StepEstimate:
+        start = max(LEAST_START_SECONDS, wall_seconds - sum(step_seconds))
+        return cls(warm_worst(step_seconds), step_seconds[0], start)
+
+    def seconds(self, config: Config, parameters: float) -> float:
+        """Return the longest that a run of this configuration takes, from its start to its last checkpoint."""
+        training, evaluating, saving = self._parts(config, parameters)
+        # A run stops one step and one save before its limit, so both must fit in once more.
+        around = 2 * self.start_seconds + 2 * self.first_seconds
+        return around + training + EVALUATION_SLACK * evaluating + saving
+
+    def probable_seconds(self, config: Config, parameters: float) -> tuple[float, float]:
+        """Return the probable seconds of such a run's steps, and of everything around them."""
+        training, evaluating, saving = self._parts(config, parameters)
+        return training, self.start_seconds + self.first_seconds + evaluating + saving
+
+    def _parts(self, config: Config, parameters: float) -> tuple[float, float, float]:
+        """Return the seconds of training, of evaluating and of saving."""
+        trainer = config.trainer
+        steps = total_steps(config)
+        training = steps * self.step_seconds
+        evaluations = 1 + (steps // trainer.validate_every if trainer.validate_every else 0)
+        batches = math.ceil(trainer.validate_tokens / trainer.batch_tokens)
+        tasks = task_tokens(config.evaluation, steps) / trainer.batch_tokens * self.step_seconds * EVALUATION_COST
+        evaluating = evaluations * (batches * self.step_seconds * EVALUATION_COST + 0.2) + tasks
+        return training, evaluating, _save_seconds(config, parameters) * (2 + _saves(config, steps, training))
+
+    def ending_seconds(self, config: Config, parameters: float) -> float:
+        """Return what a run's budget reserves for its end; without it, the run would skip its last validation."""
+        validation_steps = config.trainer.validate_tokens / config.trainer.batch_tokens
+        return seconds_ahead(self.step_seconds, _save_seconds(config, parameters), steps=validation_steps)
+
+    def usd(self, config: Config, parameters: float, price: HourlyPrice) -> float:
+        return price.usd(self.seconds(config, parameters))
+
+    def probable_usd(self, config: Config, parameters: float, price: HourlyPrice) -> tuple[float, float]:
+        steps, around = self.probable_seconds(config, parameters)
+        return price.charged(steps), price.charged(around)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _save_seconds(config: Config, parameters: float) -> float:
+    """Return the seconds of a save; of a plugged-in model only the number of parameters is known."""
+    weight = saved_weight_bytes(planned_precision(config.trainer.precision))
+    return 0.5 + parameters * (weight + config.optimizer.facts.state_bytes) / SAVE_BYTES_PER_SECOND
+
+
+def _saves(config: Config, steps: int, training_seconds: float) -> int:
+    every = config.trainer.checkpoint_every
+    if every is None or every == Interval():
+        return 0 if every is None else math.ceil(training_seconds / 600)
+    return steps // every.steps if every.steps else math.ceil(training_seconds / (every.seconds or 600))
 
 
 def priced_problem(
@@ -29,7 +111,7 @@ def priced_problem(
         return price.usd(estimate.seconds(*about) + estimate.ending_seconds(*about))
 
     target = target_shape(config)
-    # The last term is what a run of its own keeps back for its end.
+    # The last term is what a separate run reserves for its end.
     final = usd(RungShape(target.name, final_run(config))) * (1 + CONTINGENCY) + price.usd(config.budget.margin)
     rungs = [
         shape.rung(usd(shape), *estimates[_key(shape)].probable_usd(shape.config, shape.parameters, price))
@@ -47,7 +129,7 @@ def final_run(config: Config) -> Config:
     return replace(config, trainer=replace(config.trainer, steps=steps - done, tokens=None))
 
 
-DryRun = Callable[[Config, Reporter], StepEstimate]  # twenty steps of a configuration on this machine
+DryRun = Callable[[Config, Reporter], StepEstimate]  # runs twenty steps of a configuration on this machine
 
 
 def measure(
@@ -70,7 +152,7 @@ def missing_estimates(shapes: Sequence[RungShape], known: dict[str, StepEstimate
 
 
 def predict(config: Config, shapes: Sequence[RungShape]) -> tuple[HourlyPrice, dict[str, StepEstimate]]:
-    """Return the planner's step times on an instance type, and its price."""
+    """Return the price of an instance type, and the planner's step times on it."""
     catalog = load_catalog()
     estimates = {}
     request = PlanRequest(instance=config.tune.instance, nodes=1)
@@ -91,7 +173,7 @@ def predict(config: Config, shapes: Sequence[RungShape]) -> tuple[HourlyPrice, d
 
 
 def _key(shape: RungShape) -> str:
-    """Return what decides the time of a step."""
+    """Return the name of the model and batch, which decide the time of a step."""
     return f"{shape.config.model.name}-{shape.config.trainer.batch_tokens}"
 
 
@@ -100,7 +182,7 @@ def known_estimates(sweep: SweepStore) -> dict[str, StepEstimate]:
 
 
 class _Quiet:
-    """Progress of dry runs only."""
+    """A reporter that shows only the progress of dry runs."""
 
     def __init__(self, reporter: Reporter) -> None:
         self.progress = reporter.progress

@@ -7,17 +7,17 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-SKEW = 0.7  # of the U: a rate far too high costs more than one as far too low (median of 150 published curves)
+SKEW = 0.7  # asymmetry of the U: a rate too high costs more than one equally too low (median of 150 published curves)
 FAR = 0.2  # relative error of the U's shape away from the minimum, as a share of the loss above it
-# Before it diverges, training jumps and levels off: losses of high rates above the U say little where they are higher
-# than so many curvatures.
+# Before it diverges, training jumps and levels off: the loss of a high rate says little if it is above the U by more
+# than this many curvatures.
 UNSTABLE = 1.0
 CLIFF = 0.5
-RELATIVE_NOISE = 0.12  # of seeds, per curvature: steep curves are noisy ones
+RELATIVE_NOISE = 0.12  # noise between seeds, per curvature: steep curves are noisy
 
 
 def u_shape(distance: Array) -> Array:
-    """Return d² near zero, more above than below."""
+    """Return a U that is d² near zero, and steeper above than below."""
     return 2 * (np.exp(SKEW * distance) - SKEW * distance - 1) / SKEW**2
 
 

@@ -1,8 +1,8 @@
-"""Which trial to buy next: the first of the plan that leaves the least expected regret when the money is spent.
+"""The choice of the next trial: the first of the plan that leaves the least expected regret when the money is spent.
 
 The curvature of the fit's sum of squares (Laplace) gives the variance of the target's optimum. A further trial adds
 one row to it, whatever its loss turns out to be, so a plan of many trials costs a few rank-one updates of a small
-matrix. Regret saved per dollar alone would buy the cheapest trials first and then lack the money for one that is near
+matrix. Judging only by regret saved per dollar would buy the cheapest trials first and then lack the money for one near
 the target; so plans that start with each rung are compared by where they end.
 """
 
@@ -18,11 +18,11 @@ from .curve import Array, deviation, jump_deviation, u_shape, u_slope
 from .joint import LINE, SHARED, TrialData
 from .problem import SPARE, Rung, Search, Trial
 
-OFFSETS = np.log(2.0) * np.array([-1.0, -0.5, 0.0, 0.5, 1.0])  # around a rung's expected optimum
-BUNDLE = 3  # trials looked ahead on a rung: one alone says nothing about the optimum of a new one
-FURTHEST = 8  # bundles in a plan: what comes later depends on what these show
+OFFSETS = np.log(2.0) * np.array([-1.0, -0.5, 0.0, 0.5, 1.0])  # from a rung's expected optimum
+BUNDLE = 3  # look-ahead in trials on a rung: a single trial says nothing about the optimum of a new rung
+FURTHEST = 8  # limit on bundles in a plan: later ones depend on what these show
 DULL = 0.01  # share of the variance: a bundle that removes less ends a plan
-AS_GOOD = 0.02  # share of the variance by which a dearer plan must be better
+AS_GOOD = 0.02  # share of the variance by which a more expensive plan must be better
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Information:
     data: TrialData
     theta: Array
     covariance: Array
-    contrast: Array  # of the parameters that make up the target's optimum
+    contrast: Array  # weights of the parameters that make up the target's optimum
 
     @classmethod
     def of(cls, search: Search, rungs: Sequence[Rung]) -> Information:
@@ -76,18 +76,18 @@ class Information:
         row[SHARED : SHARED + count] = slope * data.mixing[number]
         row[SHARED + count + number] = 1.0
         sigma = deviation(data.problem.noise, a, above)
-        # Half of the losses at high rates are above the U, where they count little.
+        # Half of the losses at high rates are above the U, where they have little weight.
         return row / (math.hypot(sigma, 0.5 * float(jump_deviation(a, above))) if distance > 0 else sigma)
 
 
 @dataclass(frozen=True)
 class Menu:
-    """Every trial that could be bought: as many places for each rung, some of which are empty."""
+    """Every trial that could be bought: the same number of places for each rung, some of them empty."""
 
     trials: tuple[Trial | None, ...]
     rows: Array  # trials x parameters
-    reserve_usd: Array  # of each rung: the most that its next trial may cost
-    usd: Array  # what it will probably cost
+    reserve_usd: Array  # by rung: the most that its next trial may cost
+    usd: Array  # by rung: the probable cost of its next trial
 
     @classmethod
     def of(cls, search: Search, information: Information, rungs: Sequence[Rung]) -> Menu:
@@ -132,7 +132,7 @@ class RateBundle:
 
 
 class Outlook:
-    """The variance that further trials leave, and what is still for sale."""
+    """The variance that further trials leave, and the trials that can still be bought."""
 
     def __init__(self, menu: Menu, information: Information, left_usd: float) -> None:
         self.menu = menu
@@ -162,7 +162,7 @@ class Outlook:
         for size in range(1, BUNDLE + 1):
             scale = 1 + np.einsum("rii->ri", overlap)
             worth = np.where(shut, -1.0, np.round(gain**2 / scale, 9))
-            # Nothing is gained by the first rate of a new rung: then the one nearest to the optimum comes first.
+            # The first rate of a new rung gains nothing by itself: take the one nearest to the optimum.
             pick = worth.argmax(1)
             column = overlap[every, :, pick]
             by = scale[every, pick][:, None]

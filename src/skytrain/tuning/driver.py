@@ -1,4 +1,4 @@
-"""A sweep from its first trial to its answer: propose, reserve, run, charge, observe, and again."""
+"""A sweep from its first trial to its answer: propose, reserve, run, charge, observe, repeat."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from .sweeps import Claim, Decision, SweepState, SweepStore
 
 MOST_TRIALS = 500
 AT_THE_EDGE = 0.1  # ln: about one step between neighbouring rates
-TRIAL = "trial-"  # of entries in the ledger
-OVERRUN = 2.0  # most that a trial may cost, in estimates
+TRIAL = "trial-"  # prefix of trials' entries in the ledger
+OVERRUN = 2.0  # the most that a trial may cost, as a multiple of its estimate
 
 
 @dataclass(frozen=True)
 class TrialResult:
-    """How a trial ended. A trial that its own limit stopped has no loss and did not diverge."""
+    """The end of a trial. A trial that was stopped by its limit has no loss and did not diverge."""
 
-    loss: float | None  # None: stopped by its limit
+    loss: float | None  # None if stopped by its limit
     usd: float
     seconds: float
     extra: dict[str, object]
-    session_usd: float | None = None  # the part that was spent here, of a trial that others began
+    session_usd: float | None = None  # the part that this session spent on a trial that others began
 
 
 class SweepStopped(SkytrainError):
-    """`skytrain stop` was asked for: no failure, and nothing to be tried again by itself."""
+    """A stop that was requested by `skytrain stop`: not a failure, and not to be retried automatically."""
 
     exit_code = EXIT_CODES[STOPPED]
 
 
 class TrialTaken(Exception):
-    """Another worker has taken the trial over, and this one must not finish it."""
+    """A trial that another worker has taken over, so that this one must not finish it."""
 
 
 class TrialRunner(Protocol):
-    """Runs trials: a GPU, a cluster, a table of published runs or a simulation."""
+    """Something that runs trials: a GPU, a cluster, a table of published runs or a simulation."""
 
     def run(self, number: int, trial: Trial, limit_usd: float) -> TrialResult:
         """Run or resume the trial. It must stop by itself before it has cost more than `limit_usd` in all."""
@@ -53,7 +53,7 @@ class TrialRunner(Protocol):
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """What is shown after each trial."""
+    """The progress of a sweep, shown after each trial."""
 
     number: int
     decision: Decision
@@ -62,7 +62,7 @@ class SweepProgress:
 
 
 class WorkerHost(Protocol):
-    """The machine that a worker runs on, and what it knows of others."""
+    """The machine that a worker runs on, and what it knows about others."""
 
     @property
     def worker(self) -> str: ...
@@ -81,7 +81,7 @@ class WorkerHost(Protocol):
 
 
 class OnlyWorker:
-    """No other worker, and a machine that costs nothing beside its trials: a table of runs, or a simulation."""
+    """A worker without others, on a machine that costs nothing extra: a table of runs, or a simulation."""
 
     worker = ""
 
@@ -118,11 +118,11 @@ class SweepSetup:
     announce: Callable[[Decision], None] = lambda decision: None
     host: WorkerHost = field(default_factory=OnlyWorker)
     parallel: int = 1  # trials that may run at the same time
-    wait: Callable[[], bool] = lambda: False  # for results of other workers; False: this worker leaves
+    wait: Callable[[], bool] = lambda: False  # waits for results of other workers; False if this worker should leave
 
 
 class OthersRun:
-    """Nothing is to be decided until another worker's trial has ended."""
+    """The answer that nothing can be decided until another worker's trial has ended."""
 
 
 OTHERS_RUN = OthersRun()
@@ -141,7 +141,7 @@ def begin_sweep(setup: SweepSetup) -> None:
     ledger = setup.ledger
     check_budget(setup.problem, setup.final_usd, ledger, setup.host.start_usd())
     ledger.reserve(FINAL, setup.final_usd)
-    ledger.refresh()  # before the decisions, which are written first
+    ledger.refresh()  # read before the decisions, which are written before ledger entries
     state = sweep.state()
     decided = {trial_entry(one.number) for one in state.decisions}
     for entry in ledger.entries:
@@ -172,11 +172,13 @@ def take(setup: SweepSetup) -> Decision | OthersRun | None:
         left = [one for one in state.running if not setup.host.is_alive(state.claim_of(one.number).worker)]
         if left:
             setup.host.settle(setup.ledger, state)
-        for decision in left:  # its worker was killed, or its machine lost
+        for decision in left:  # its worker was killed, or its machine was lost
             turn = state.claim_of(decision.number).turn + 1
             claim = Claim(decision.number, turn, setup.host.worker, setup.host.clock())
             if setup.sweep.claim(claim) and not setup.sweep.is_finished(decision.number):
-                setup.host.reserve(setup.ledger, setup.sweep.state())  # idle slots beside it, and this machine's start
+                setup.host.reserve(
+                    setup.ledger, setup.sweep.state()
+                )  # for idle slots during the trial, and this machine's start
                 return decision
         if left:
             continue  # another worker was faster
@@ -210,14 +212,14 @@ def is_over(setup: SweepSetup) -> bool:
 
 
 def search_of(problem: Problem, history: Sequence[Observation], ledger: Ledger, open_usd: float = 0.0) -> Search:
-    # The total leaves overheads out: it must not change in the course of a sweep, or strategies would change course.
+    # The total excludes overheads: it must not change during a sweep, or strategies would change course.
     return Search(problem, tuple(history), ledger.left_usd + open_usd, ledger.budget_usd - ledger.usd(FINAL))
 
 
 def propose(setup: SweepSetup, state: SweepState) -> Decision | None:
     """Return the strategy's next trial if its worst case can be paid; None when it has enough or money is short.
 
-    Trials that run are believed to end as the prior says, so that the next one is chosen beside them.
+    Running trials are assumed to end as the prior says, so that the next one is chosen to complement them.
     """
     number = max((one.number for one in state.decisions), default=0) + 1
     if number > MOST_TRIALS:
@@ -225,7 +227,7 @@ def propose(setup: SweepSetup, state: SweepState) -> Decision | None:
     seen = dict(state.history)
     for one in state.running:
         seen[one.number] = believed(setup.problem, state.observed, one.trial)
-    # A running trial keeps more than its estimate. What it will probably give back is there for the strategy's plans.
+    # A running trial reserves more than its estimate. The strategy may plan with what it will probably give back.
     spare = sum(one.most_usd - one.usd for one in state.running)
     history = [seen[each] for each in sorted(seen)]
     search = search_of(setup.problem, history, setup.ledger, spare)
@@ -233,7 +235,7 @@ def propose(setup: SweepSetup, state: SweepState) -> Decision | None:
     if trial is None:
         return None
     usd = search.reserve_usd(setup.problem.rung(trial.rung))
-    # A busy machine may be slower than its dry run. That is no reason to lose the trial while money is left.
+    # A busy machine may be slower than its dry run, which should not end the trial while money is left.
     left = setup.ledger.left_usd - setup.host.cushion_usd()
     most = min(OVERRUN * usd, usd + max(0.0, left - usd) / setup.parallel)
     for limit in (most, usd):
@@ -277,7 +279,7 @@ def finish(setup: SweepSetup, decision: Decision, result: TrialResult) -> None:
     extra = {**result.extra, "worker": setup.host.worker, "session_usd": here}
     observation = Observation(trial=decision.trial, loss=loss, usd=result.usd, seconds=result.seconds, extra=extra)
     if not setup.sweep.finish(number, observation):
-        return  # another worker has; what was spent here is this machine's overhead
+        return  # another worker has finished it; what was spent here is this machine's overhead
     setup.ledger.charge(trial_entry(number), result.usd)
     setup.tell(SweepProgress(number, decision, observation, setup.ledger.left_usd))
 
@@ -289,7 +291,7 @@ def trial_entry(number: int) -> str:
 def check_budget(problem: Problem, final_usd: float, ledger: Ledger, again_usd: float = 0.0) -> None:
     """Raise BudgetError, with the least that works, if the final run and one trial do not fit.
 
-    What was spent until here stays spent, so the next command needs `again_usd` for its own start as well.
+    What has been spent stays spent, so the next command also needs `again_usd` for its start.
     """
     cheapest = min((rung.usd for rung in problem.rungs), default=0.0)
     needed = final_usd + cheapest + ledger.spent_usd
@@ -302,7 +304,7 @@ def check_budget(problem: Problem, final_usd: float, ledger: Ledger, again_usd: 
     if again_usd > 0:
         parts.append(f"starting again takes {_dollars(again_usd)}")
     raise BudgetError(
-        f"budget.usd={ledger.budget_usd:g} buys no search: {', '.join(parts)}\n"
+        f"budget.usd={ledger.budget_usd:g} does not buy a search: {', '.join(parts)}\n"
         f"  the least that works is budget.usd={least:.2f}; or shorten the target, or add smaller trials (tune.sizes, "
         "tune.horizons)"
     )

@@ -1,7 +1,7 @@
-"""Machines that share a sweep: who is alive, who runs which trial, and what a machine costs beside its trials.
+"""Machines that share a sweep: which are alive, which runs which trial, and what each costs in addition to trials.
 
 A session is one process on one machine, with one or more slots that run trials at the same time. It writes a heartbeat
-object; a session without one for a minute, or whose process is gone from this machine, has left its trials to others.
+object; a session without one for a minute, or whose process on this machine has ended, leaves its trials to others.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from .ledger import Entry, HourlyPrice, Ledger
 from .sweeps import Claim, SweepState, SweepStore
 
 BEAT_SECONDS = 10.0
-PRESENT_SECONDS = 60.0  # a session without a heartbeat for so long is taken to be gone
-ALLOWANCE_SECONDS = 20.0  # of a machine's time between two trials and at the end, reserved ahead
+PRESENT_SECONDS = 60.0  # a session without a heartbeat for this long is considered gone
+ALLOWANCE_SECONDS = 20.0  # a machine's time between two trials and at the end, reserved in advance
 
 
 @dataclass(frozen=True)
 class TuneSession:
-    """One process on one machine that works on a sweep. Times are of the machine's clock since boot."""
+    """One process on one machine that works on a sweep. Times are by the machine's clock since boot."""
 
     name: str
     machine: str
-    place: str  # where `process` can be looked up: one kernel and process namespace
+    place: str  # the kernel and process namespace in which `process` is valid
     process: str
-    began: float  # from which the machine is charged
+    began: float  # time from which the machine is charged
     usd_per_hour: float
     slots: int = 1
 
@@ -75,7 +75,7 @@ class TuneSession:
     def reserve_usd(self, state: SweepState, now: float) -> float:
         """Return the most that the machine costs in addition to its trials until those that run now have ended.
 
-        A slot that is done is paid for while the slowest trial runs, since a machine is given back as a whole.
+        An idle slot is paid for while the slowest trial runs, since a machine is given back as a whole.
         """
         running = self.unfinished(state)
         most = {one.number: one.most_usd for one in state.decisions}
@@ -99,7 +99,7 @@ class TuneSession:
 
 
 class SweepHost:
-    """This session's side of the meeting: its heartbeat, its part of the ledger, and which others are alive."""
+    """This session among others: its heartbeat, its part of the ledger, and which others are alive."""
 
     def __init__(
         self, sweep: SweepStore, session: TuneSession, slot: int = 1, clock: Callable[[], float] = boot_clock
@@ -108,7 +108,7 @@ class SweepHost:
         self.session = session
         self._slot = slot
         self.clock = clock
-        self.measured_seconds = 0.0  # of this session, for estimates that the next one finds in the store
+        self.measured_seconds = 0.0  # this session's time for estimates that the next one reads from the store
 
     @property
     def worker(self) -> str:
@@ -125,7 +125,7 @@ class SweepHost:
     def others(self, *, by_clock: bool = False) -> list[str]:
         """Return the other sessions that are alive, by the store's clock.
 
-        Who writes no heartbeat has only its own clock to compare with (`by_clock`).
+        A caller that writes no heartbeat can only compare with its own clock (`by_clock`).
         """
         beats = {
             Path(stat.key).stem: stat.modified for stat in self._sweep.store.list(f"{self._sweep.folder}/workers/")
@@ -141,8 +141,8 @@ class SweepHost:
     def twin(self) -> TuneSession | None:
         """Return another session of a machine of this name that is alive, or was heard within the last minute.
 
-        None: the machine is this session's. Of two that ask at the same time one creates the next claim, and the other
-        one finds it. A session has a heartbeat before it claims.
+        None means that this session owns the machine. If two ask at the same time, one creates the next claim and the
+        other finds it. A session has a heartbeat before it claims.
         """
         folder = f"{self._sweep.folder}/machines/{self._machine_key()}"
         while True:
@@ -175,7 +175,7 @@ class SweepHost:
     def start_usd(self) -> float:
         """Return what starting again would cost, if it takes as long as it did until now.
 
-        Steps are not measured again, but part of their time was that of loading libraries.
+        Steps are not measured again, but part of their time was spent on loading libraries.
         """
         seconds = self.clock() - self.session.began
         return self.session.usd_per_hour * min(seconds, seconds - self.measured_seconds + ALLOWANCE_SECONDS) / 3600
@@ -221,7 +221,7 @@ class SweepHost:
 
 
 class Heartbeats:
-    """Writes a host's heartbeat from a thread. A store that cannot be reached is tried again at the next beat."""
+    """A thread that writes a host's heartbeat. If the store cannot be reached, the next beat tries again."""
 
     def __init__(self, host: SweepHost) -> None:
         self._host = host

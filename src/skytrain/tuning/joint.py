@@ -22,17 +22,17 @@ from numpy.typing import NDArray
 from .curve import Array, deviation, jump_deviation, u_shape, u_slope
 from .problem import DIVERGED_NATS, Observation, Problem, Rung
 
-REACH = 2.0  # ln: settings that are so far apart miss a law almost independently
-# a diverged rate is at least about so far above the optimum
+REACH = 2.0  # ln of the distance at which settings miss a law almost independently
+# ln of the least distance of a diverged rate from the optimum
 WALL_GAP = 0.8
 WALL_SOFTNESS = 0.4
-SURPRISE = 1.5  # deviations of the law beyond which a belief pulls no harder
-HUBER = 2.5  # residuals beyond so many deviations count linearly
-NOISE_WEIGHT = 1.0  # degrees of freedom that the expected noise counts as, beside those of the residuals
-MOST_NOISE = 8.0  # of the estimate, in a refit
-LEAST_NOISE = 0.5  # of what is expected: a few losses on a smooth curve may be luck
+SURPRISE = 1.5  # deviations from the law beyond which a belief pulls no harder
+HUBER = 2.5  # deviations beyond which residuals count linearly
+NOISE_WEIGHT = 1.0  # degrees of freedom of the expected noise, added to those of the residuals
+MOST_NOISE = 8.0  # upper limit on a refit's noise, as a multiple of the estimate
+LEAST_NOISE = 0.5  # lower limit, as a share of the expected noise: a few losses on a smooth curve may be luck
 STEPS = 25
-WIDER = 1.04  # refits are least squares, not draws of the posterior: their spread is so much too small on draws
+WIDER = 1.04  # correction of the refits' spread: they are least squares, not draws of the posterior
 LINE = 5  # parameters of the optima that all rungs share: c, gN, gD, gB, h
 SHARED = 6  # and the curvature
 
@@ -118,7 +118,7 @@ class TrialData:
 
     problem: Problem
     rungs: tuple[Rung, ...]
-    index: NDArray[np.int64]  # of each finite trial's rung
+    index: NDArray[np.int64]  # number of each finite trial's rung
     x: Array
     y: Array
     above: Array  # the lowest loss of its rung
@@ -127,7 +127,7 @@ class TrialData:
     wall_index: NDArray[np.int64]
     wall_x: Array
     mixing: Array
-    freedom: float  # degrees of freedom that the deviations are known with
+    freedom: float  # degrees of freedom of the deviations
 
     @classmethod
     def of(cls, problem: Problem, history: Sequence[Observation], also: Sequence[Rung] = ()) -> TrialData:
@@ -267,7 +267,7 @@ class TrialData:
         count = len(self.rungs)
         centre = means + widths * rng.standard_normal((refits, len(means))) * (np.arange(refits) > 0)[:, None]
         drawn = (np.arange(refits) > 0)[:, None]
-        # The size of the noise is not known either: each refit has one that the residuals allow.
+        # The size of the noise is not known either: each refit draws one that the residuals allow.
         scale = np.where(drawn, np.sqrt(self.freedom / rng.chisquare(self.freedom, (refits, 1))), 1.0)
         sigma = self.sigma * np.minimum(scale, MOST_NOISE)
         y = self.y + sigma * rng.standard_normal((refits, len(self.y))) * drawn

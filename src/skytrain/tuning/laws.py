@@ -1,7 +1,7 @@
 """Published laws of the best learning rate, with their constants and where they hold.
 
 All are for AdamW, decoders and a single epoch. N is parameters without embeddings, D tokens, B tokens a step.
-None is an answer by itself: on settings that it was not fitted on, a law is typically off by a quarter to a half.
+No law is an answer by itself: on settings that it was not fitted on, it is typically off by a quarter to a half.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GPT3 = (
 GPT3_TOKENS = 300e9
 HORIZON_EXPONENT = -0.32  # Bjorck et al. 2024, arXiv 2409.19913
 
-# Where the curves lie that the batch-aware law was fitted on.
+# Range of the curves that the batch-aware law was fitted on.
 FITTED_SIZES = (2.1e8, 1.1e9)
 FITTED_TOKENS = (4e9, 1e11)
 BENT = 0.4  # share of the exponents that is kept beyond them
@@ -161,7 +161,7 @@ def priors_for(target: Rung, law: Law) -> Priors:
     outside = _outside(target.parameters, FITTED_SIZES) + _outside(target.tokens, FITTED_TOKENS)
     if outside == 0:
         return Priors(law=law)
-    # The exponents are extrapolated too. The curves of short runs are steeper.
+    # The exponents are extrapolated too; curves of short runs are steeper.
     return Priors(
         law=law,
         offset=math.hypot(0.45, 0.08 * outside),

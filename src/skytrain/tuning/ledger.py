@@ -1,4 +1,4 @@
-"""The ledger of a sweep: every dollar that it has spent, has promised to a trial, or keeps for the final run.
+"""The ledger of a sweep: every dollar that it has spent, has reserved for a trial, or keeps for the final run.
 
 The final run is reserved before anything else. A trial is admitted only if its worst case fits into what is left, and
 is charged what was measured. Until then its whole reserve counts as spent, so a kill can only make the sum too large.
@@ -17,14 +17,14 @@ FINAL = "final"
 
 
 class BudgetError(SkytrainError):
-    """The budget does not allow what is asked for."""
+    """A request that the budget does not allow."""
 
     exit_code = EXIT_CODES["budget"]
 
 
 @dataclass(frozen=True)
 class HourlyPrice:
-    """Dollars of a machine hour, with a margin for prices that change while a sweep runs."""
+    """The price of a machine hour in dollars, with a margin for prices that change while a sweep runs."""
 
     usd_per_hour: float
     margin: float
@@ -40,7 +40,7 @@ class HourlyPrice:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line: money reserved for a purpose, and what it came to once that is known."""
+    """One line of the ledger: money reserved for a purpose, and the actual cost once it is known."""
 
     what: str  # `final`, `trial-003` or `overhead-<session>`
     reserved_usd: float

@@ -1,7 +1,7 @@
 """One machine's part in a sweep: from settings and a budget to the answer.
 
-The same call again continues: decisions, trials and every dollar are in the store. What trains a trial, measures a
-step and writes the report is passed in (`SweepTools`): those packages come after this one.
+Repeating the call continues: decisions, trials and every dollar are in the store. The functions that train a trial,
+measure a step and write the report are passed in (`SweepTools`): their packages come after this one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..runs import Reporter, Silent, boot_clock, read_metrics, this_machine
 from ..storage import Store, open_store
 from ..tokens import find_training_data
 from .conclusions import Conclusion, OtherAnswer, conclusion_of, fitted_curves, other_answers
-from .costs import DryRun, known_estimates, measure, missing_estimates, priced_problem
+from .costs import DryRun, StepEstimate, known_estimates, measure, missing_estimates, priced_problem
 from .driver import (
     SweepProgress,
     SweepSetup,
@@ -31,7 +31,6 @@ from .driver import (
     search_of,
     work,
 )
-from .estimates import StepEstimate
 from .hosts import BEAT_SECONDS, PRESENT_SECONDS, Heartbeats, SweepHost, TuneSession, ended_sessions, live_sessions
 from .joint import JointFit
 from .ledger import FINAL, BudgetError, Entry, HourlyPrice, Ledger
@@ -41,10 +40,10 @@ from .slots import SlotTask, check_slots, measure_in_slot, run_slots, signals_in
 from .strategies.registry import find_strategy
 from .sweep_plan import find_instance
 from .sweeps import Decision, SweepState, SweepStore
-from .trials import RungShape, target_shape, trial_shapes, value_words
+from .trials import RungShape, target_shape, trial_shapes, value_overrides
 
-TrialMetrics = dict[str, list[dict[str, Any]]]  # of each trial's run
-WAIT_SECONDS = 10.0  # between two looks for results of other workers
+TrialMetrics = dict[str, list[dict[str, Any]]]  # metrics by trial's run
+WAIT_SECONDS = 10.0  # between two checks for results of other workers
 
 
 @dataclass(frozen=True)
@@ -57,33 +56,33 @@ class TunedSweep:
     history: list[Observation]
     conclusion: Conclusion
     others: list[OtherAnswer]
-    final_words: str  # the settings of the final run that the sweep decided
-    from_step: int  # of a model that exists, at which the final run starts
-    turns: tuple[str, ...] = ()  # a line for each, where several axes were tuned
-    rented: bool = False  # the machine, which is counted from its launch unless a run says otherwise
+    final_overrides: str  # the settings of the final run that the sweep decided
+    from_step: int  # step of an existing model at which the final run starts
+    turns: tuple[str, ...] = ()  # a line for each turn, if several axes were tuned
+    rented: bool = False  # whether the machine is rented: it is charged from its launch unless a run says otherwise
 
 
 class SweepInterrupted(SkytrainError):
-    """The process was asked to stop; trials that were running have committed checkpoints."""
+    """A request to stop this process; trials that were running have committed checkpoints."""
 
     exit_code = EXIT_CODES[INTERRUPTED]
 
 
 @dataclass(frozen=True)
 class SweepTools:
-    """What a sweep needs of packages that come after this one."""
+    """The functions that a sweep needs from packages that come after this one."""
 
     make_runner: Callable[[SweepStore, Sequence[RungShape], HourlyPrice, Reporter], TrialRunner]
     dry_run: DryRun
     work_in_slot: SlotTask  # runs trials as one slot of the machine
-    measure_in_slot: SlotTask  # measures all models, and saves the estimates in the sweep
+    measure_in_slot: SlotTask  # measures all models and saves the estimates in the sweep
     write_report: Callable[[Store, TunedSweep, JointFit | None, TrialMetrics], None]
 
 
 def tune_here(config: Config, reporter: Reporter, tools: SweepTools, since: float | None = None) -> TunedSweep:
     """Run the sweep to its answer on this machine, or continue one that was interrupted.
 
-    `since` is when this process began to work on the sweep, by the machine's clock; None: when it was started.
+    `since` is when this process began to work on the sweep, by the machine's clock; None means when it was started.
     """
     instance = find_instance()
     price = sweep_price(config, instance)
@@ -125,13 +124,13 @@ def _finished(
 ) -> TunedSweep | None:
     """Return the answer of a sweep that has nothing left to buy: reading it takes no money from the final run.
 
-    None: there is something to do, and money to begin.
+    None means that there is something to do, and money to begin.
     """
     estimates = known_estimates(sweep)
     if missing_estimates([*trial_shapes(config), target_shape(config)], estimates):
         return None
     setup = _setup(config, sweep, host, estimates, price, reporter, tools)
-    host.settle(setup.ledger, sweep.state())  # what a killed process had reserved is free again
+    host.settle(setup.ledger, sweep.state())  # frees what a killed process had reserved
     if is_over(setup):
         return _concluded(config, setup, tools)
     if not live_sessions(sweep):
@@ -142,7 +141,7 @@ def _finished(
 def _check_start(setup: SweepSetup, host: SweepHost) -> None:
     """Raise BudgetError where a sweep has less left than starting costs; refusing it here costs nothing.
 
-    A trial that was interrupted has a limit above its estimate, which may pay for it.
+    An interrupted trial has a limit above its estimate, which may pay for the start.
     """
     ledger = setup.ledger
     state = setup.sweep.state()
@@ -174,7 +173,7 @@ def find_estimates(
 ) -> dict[str, StepEstimate]:
     """Return the sweep's estimates, measured as its trials will run where there are none yet.
 
-    Of several machines, the first one's count for all. `known` are those of another sweep on this machine.
+    Among several machines, the first one's estimates count for all. `known` are those of another sweep on this machine.
     """
     sweep = _open_sweep(config)
     shapes = [*trial_shapes(config), target_shape(config)]
@@ -251,7 +250,7 @@ def _concluded(config: Config, setup: SweepSetup, tools: SweepTools) -> TunedSwe
         history=history,
         conclusion=conclusion,
         others=other_answers(search_of(problem, history, ledger)),
-        final_words=value_words(config, answer.rate),
+        final_overrides=value_overrides(config, answer.rate),
         from_step=config.tune.final_from_step,
         rented=find_instance() is not None,
     )
@@ -262,7 +261,7 @@ def _concluded(config: Config, setup: SweepSetup, tools: SweepTools) -> TunedSwe
 def _charged_from(sweep: SweepStore, instance: Ec2Instance | None, name: str | None) -> float:
     """Return when the machine's time began to count, by its clock: this process's start, or a rented machine's launch.
 
-    A rented machine is paid between two sessions too, so the next one counts from the last heartbeat of the one before.
+    A rented machine also costs money between two sessions, so a session counts from the last heartbeat before it.
     """
     now = boot_clock()
     if instance is None:
@@ -274,7 +273,7 @@ def _charged_from(sweep: SweepStore, instance: Ec2Instance | None, name: str | N
 def _check_alone(host: SweepHost, sweep: str) -> None:
     """Raise SkytrainError where another process of this machine works on the sweep: the machine would be counted twice.
 
-    Whether a process elsewhere that has this machine's name is alive shows within a minute.
+    A process elsewhere that has this machine's name shows within a minute whether it is alive.
     """
     deadline = time.monotonic() + PRESENT_SECONDS + 2 * BEAT_SECONDS
     while (twin := host.twin()) is not None:
@@ -284,7 +283,7 @@ def _check_alone(host: SweepHost, sweep: str) -> None:
         host.withdraw()
         raise SkytrainError(
             f"process {twin.process.partition('-')[0]} of this machine ({twin.machine}) runs the sweep {sweep}\n"
-            "  for several trials at the same time set tune.parallel; or give this process a tune.host of its own"
+            "  for several trials at the same time set tune.parallel; or give this process a different tune.host"
         )
 
 
@@ -294,7 +293,7 @@ def _metrics(store: Store, history: Sequence[Observation]) -> TrialMetrics:
 
 
 class LiveTable:
-    """A line for each finished trial, and what runs now."""
+    """A table with a line for each finished trial, and the running trials."""
 
     def __init__(self, reporter: Reporter, problem: Problem, earlier: Mapping[int, Observation]) -> None:
         self._reporter = reporter

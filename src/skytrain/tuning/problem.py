@@ -1,4 +1,4 @@
-"""What a search is about: the target, the cheaper trials that can be bought, and what has been observed so far.
+"""The problem of a search: the target, the cheaper trials that can be bought, and what has been observed so far.
 
 Everything here is plain data, so the same strategies run on a GPU, on a published table of runs and in a simulation.
 """
@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 RATES_PER_DOUBLING = 4  # nearer rates cannot be told apart, and a coarse grid is easier to read
-DIVERGED_NATS = 1.0  # a final loss so far above the best of its rung is a diverged run
-SPARE = 1.5  # of what the next trial will probably cost: reserved for it once trials of its model have been measured
-LEAST_COST = 0.25  # of what is expected: trials have not cost less on average, whatever the first ones say
-BELIEVED = "believed"  # marks an observation that was made up for a trial which still runs
+DIVERGED_NATS = 1.0  # a final loss this far above the best of its rung counts as diverged
+SPARE = 1.5  # reserve as a multiple of a trial's probable cost, once trials of its model have been measured
+LEAST_COST = 0.25  # share of the expected cost that trials cost at least on average, whatever the first ones say
+BELIEVED = "believed"  # marks an observation that was made up for a trial that is still running
 
 Law = Callable[["Rung"], float]
 """Maps a rung to the logarithm of its expected best rate."""
@@ -29,11 +29,11 @@ class Rung:
     tokens: float  # the horizon of its complete schedule
     batch_tokens: float
     usd: float  # the most that one trial may cost
-    rates: tuple[float, ...] = ()  # the values that exist, for a table of published runs; empty: any
+    rates: tuple[float, ...] = ()  # the values that exist in a table of published runs; empty if any value can be run
     layers: int = 0
     width: int = 0
-    steps_usd: float | None = None  # what the steps of a trial will probably cost; None: `usd`, with all around them
-    around_usd: float = 0.0  # and what comes with every trial: start-up, validations, checkpoints
+    steps_usd: float | None = None  # the probable cost of a trial's steps; None if only `usd` is known
+    around_usd: float = 0.0  # the probable cost of start-up, validations and checkpoints
 
     @property
     def probable_usd(self) -> float:
@@ -69,7 +69,7 @@ class Observation:
     """A finished trial: its loss, or that it diverged, and what it cost."""
 
     trial: Trial
-    loss: float  # of validation, after the complete schedule; infinite if it diverged, nan if its limit stopped it
+    loss: float  # validation loss after the complete schedule; infinite if it diverged, nan if its limit stopped it
     usd: float
     seconds: float = 0.0
     extra: dict[str, Any] = field(default_factory=dict)  # train loss, accuracy of tasks, the run's name
@@ -85,7 +85,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class Priors:
-    """What is believed before the first trial, as standard deviations on logarithmic scales.
+    """Beliefs before the first trial, as standard deviations on logarithmic scales.
 
     The widths say how far a law may be off: `offset` in all, `size`, `horizon` and `batch` in its exponents, `bend` in
     how the horizon's exponent changes, and `nugget` for each rung and its neighbours.
@@ -100,7 +100,7 @@ class Priors:
     bend: float = 0.01
     curvature: float = 0.028  # nats for a factor of e around the optimum
     curvature_offset: float = 0.6
-    curvature_spread: float = 0.3  # between rungs
+    curvature_spread: float = 0.3  # standard deviation between rungs
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Search:
     problem: Problem
     history: Sequence[Observation]
     left_usd: float
-    total_usd: float  # what the search may spend in all, from its first trial
+    total_usd: float  # the most that the search may spend in all, from its first trial
 
     def of_rung(self, name: str) -> list[Observation]:
         return [one for one in self.history if one.trial.rung == name]
@@ -205,10 +205,10 @@ class Search:
 
 @dataclass(frozen=True)
 class Answer:
-    """The value to train the target with, and how sure that is."""
+    """The value to train the target with, and its uncertainty."""
 
     rate: float
-    low: float | None = None  # an interval that holds the optimum with 80% probability
+    low: float | None = None  # `low` to `high` contains the optimum with 80% probability
     high: float | None = None
     regret_nats: float | None = None  # expected loss above the optimum's
     divergence: float | None = None  # probability that the target diverges at this rate

@@ -1,4 +1,4 @@
-"""A sweep played through in the head: the trials that a strategy would buy if the prior were the truth."""
+"""Simulation of a sweep without running it: the trials that a strategy would buy if the prior were true."""
 
 from __future__ import annotations
 

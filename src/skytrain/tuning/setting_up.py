@@ -1,4 +1,4 @@
-"""From settings to a problem: price, beliefs about the tuned value, and the rungs with what they cost."""
+"""Conversion of settings into a problem: the price, beliefs about the tuned value, and the rungs with their cost."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from .trials import AXES, configured_value, target_shape, trial_shapes
 # where nothing else is set
 HIGHEST_RATE = 0.5
 HIGHEST_WARMUP = 0.9
-WHERE = ("name", "axes", "host", "parallel", "machines")  # settings that decide nothing but where and how fast
-NEWER = {"trunk": False}  # settings that sweeps of earlier versions lack, with the value that they had in effect
-MOST_NAME = 100  # characters of a sweep's name
-RANGE = 32.0  # allowed values reach so far below and above the expected one
+WHERE = ("name", "axes", "host", "parallel", "machines")  # settings that only decide where and how fast a sweep runs
+NEWER = {"trunk": False}  # settings that sweeps of earlier versions lack, with their value then
+MOST_NAME = 100  # limit on the characters of a sweep's name
+RANGE = 32.0  # factor between the expected value and the lowest or highest allowed
 # Other settings move the loss less than the rate does, and nobody has published laws for them.
 OTHER_AXES: dict[str, Any] = {
     "offset": 0.8,
@@ -77,7 +77,7 @@ def sensible_range(config: Config, rungs: Sequence[Rung]) -> tuple[float, float]
     if config.tune.axis == "lr":
         return 0.0, HIGHEST_RATE
     if config.tune.axis == "warmup":
-        return trainer.batch_tokens / longest, HIGHEST_WARMUP  # at least a step
+        return trainer.batch_tokens / longest, HIGHEST_WARMUP  # at least one step
     if config.tune.axis == "batch_tokens":
         unit = trainer.sequence_length * (trainer.micro_batch or 1)
         return float(unit), max(2.0 * unit, longest / config.tune.shortest)
@@ -95,7 +95,7 @@ def check_axes(config: Config) -> list[str]:
     if not axes:
         return []
     if config.tune.machines > 1:
-        raise ConfigError("tune.axes", "several axes are tuned by one machine", hint="leave out tune.machines")
+        raise ConfigError("tune.axes", "several axes can only be tuned by one machine", hint="leave out tune.machines")
     if len(set(axes)) != len(axes):
         raise ConfigError("tune.axes", f"{axes} names one twice")
     if unknown := [axis for axis in axes if axis not in AXES]:

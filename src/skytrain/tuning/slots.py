@@ -1,4 +1,4 @@
-"""Several trials at the same time on one machine: a process for each slot, with a GPU or some cores of its own.
+"""Several trials at the same time on one machine: one process per slot, each with its own GPU or cores.
 
 Slots are workers like those of other machines: each takes its next trial from the sweep in the store. A slot runs
 its trials in one process, so libraries are loaded and kernels compiled once.
@@ -22,7 +22,8 @@ from ..jobs import count_gpus, describe_exit, die_with_parent, handled_signals
 from .hosts import TuneSession
 
 POLL_SECONDS = 1.0
-# Runs in a process of its own, so a function of a module: given the configuration, the session and the slot's number.
+# Runs in a separate process, so it must be a module-level function; its arguments are the configuration, the session
+# and the slot's number.
 SlotTask = Callable[[Config, TuneSession | None, int], None]
 
 
@@ -60,7 +61,7 @@ def run_slots(task: SlotTask, config: Config, session: TuneSession, watch: Calla
     try:
         while any(slot.is_alive() for slot in slots):
             if any(slot.exitcode for slot in slots):
-                break  # one has failed or was interrupted
+                break  # one failed or was interrupted
             watch()
             time.sleep(POLL_SECONDS)
     finally:
@@ -75,7 +76,7 @@ def run_slots(task: SlotTask, config: Config, session: TuneSession, watch: Calla
 
 
 class SlotsInterrupted(SkytrainError):
-    """The process was asked to stop; the trials have committed checkpoints."""
+    """A request to stop this process; the trials have committed checkpoints."""
 
     exit_code = EXIT_CODES[INTERRUPTED]
 
@@ -99,7 +100,7 @@ def _ending(code: int) -> str:
 
 
 def _start(task: SlotTask, config: Config, session: TuneSession | None, place: SlotPlace) -> BaseProcess:
-    context = multiprocessing.get_context("spawn")  # a fork would inherit threads and a device that is open
+    context = multiprocessing.get_context("spawn")  # a fork would inherit threads and an open device
     child = context.Process(target=_run, args=(task, config, session, place.number))
     with temporarily(place.variables(config)):  # unpickling the task loads torch
         child.start()

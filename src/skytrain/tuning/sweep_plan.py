@@ -1,4 +1,4 @@
-"""What a sweep would buy, before anything is spent. Loads no torch where the step times are predicted."""
+"""The plan of a sweep, before anything is spent. Does not load torch if the step times are predicted."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .trials import target_shape, trial_shapes
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a sweep would buy, before anything is spent."""
+    """The trials that a sweep would buy, before anything is spent."""
 
     problem: Problem
     trials: list[Observation]
     final_usd: float
     budget_usd: float
-    source: str  # of the step times
-    axes: tuple[str, ...] = ()  # that are tuned in turn: the trials are those of the first
+    source: str  # where the step times come from
+    axes: tuple[str, ...] = ()  # axes that are tuned in turn: the trials are those of the first
 
 
 def plan_sweep(config: Config, reporter: Reporter, dry_run: DryRun | None = None) -> Schedule:

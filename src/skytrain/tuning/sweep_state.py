@@ -1,4 +1,4 @@
-"""Sweeps for `status`, `logs` and `stop`: what was tried and spent, who works on it, and how it is ended."""
+"""The state of a sweep for `status`, `logs` and `stop`: its trials, cost and machines, and how to end it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .sweeps import SweepState, SweepStore
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """A sweep as the store has it."""
+    """The status of a sweep, read from the store."""
 
     sweep: str
     state: str  # tuning, idle, or answered
     finished: int
-    running: list[str]  # trials, each with its machine
+    running: list[str]  # running trials, each with its machine
     machines: list[str]  # names of the launches that work on it
     sessions: list[str]  # processes that are alive
     spent_usd: float

@@ -2,7 +2,7 @@
 
 A decision is written before its trial starts, and a trial when it ends, both by conditional create. So the same
 command finds what was decided, continues a trial that has not ended, and never pays for one twice. Several workers
-may share a sweep: who creates the object of a number has decided it, and whoever comes second decides again.
+may share a sweep: the one that creates the object of a number has decided it, and any other decides again.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Decision:
     trial: Trial
     usd: float
     why: str
-    limit_usd: float | None = None  # the most that it may cost in all; null in sweeps of earlier versions
-    worker: str = ""  # who decided, and runs it first
-    at: float = 0.0  # when, by the clock of the worker's machine
+    limit_usd: float | None = None  # the most that the trial may cost in all; null in sweeps of earlier versions
+    worker: str = ""  # the worker that decided it, and runs it first
+    at: float = 0.0  # time of the decision, by the clock of the worker's machine
 
     @property
     def most_usd(self) -> float:
@@ -39,7 +39,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Claim:
-    """Who runs a trial, and since when by the clock of its machine."""
+    """The worker that runs a trial, and since when by its machine's clock."""
 
     number: int
     turn: int  # 1 for the worker that decided it
@@ -49,7 +49,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class SweepState:
-    """A sweep as one worker found it: a trial whose result it missed counts as running."""
+    """A sweep as one worker read it: a trial whose result it missed counts as running."""
 
     decisions: Sequence[Decision]
     claims: Sequence[Claim]
@@ -74,7 +74,7 @@ class SweepState:
 
 
 class SweepStore:
-    """Reads and writes one sweep's folder."""
+    """One sweep's folder in the store."""
 
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
@@ -92,7 +92,7 @@ class SweepStore:
     def open(self, spec: Mapping[str, Any], *, idle: bool = False) -> None:
         """Create the sweep, or check that it is the one that exists. Raise SkytrainError with the differences.
 
-        One that was refused before its first trial begins anew, unless somebody works on it (`idle` is false).
+        A sweep that was refused before its first trial starts anew, unless a worker is active (`idle` is false).
         """
         text = json.dumps(spec, indent=1, sort_keys=True)
         if self.store.create(f"{self.folder}/spec.json", text.encode()):
@@ -101,7 +101,7 @@ class SweepStore:
         now = flatten(json.loads(text))
         changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
         if changed and idle and not self._keys("decisions") and self.answer() is None:
-            # Estimates and the reserve are of the other target. What measuring them cost stays in the ledger.
+            # Estimates and the reserve belong to the other target. What measuring them cost stays in the ledger.
             for name in ("estimates", f"ledger/{FINAL}"):
                 self.store.delete(f"{self.folder}/{name}.json")
             self.save("spec", json.loads(text))
@@ -111,7 +111,7 @@ class SweepStore:
             raise SkytrainError(
                 "\n  ".join(
                     [
-                        f"sweep {self.name!r} exists with another specification, and its trials answer another question:",
+                        f"sweep {self.name!r} exists with a different specification, and its trials answer a different question:",
                         *lines,
                         *more,
                         "choose another tune.name, or repeat the command that started it",

@@ -1,4 +1,4 @@
-"""Trials as ordinary runs: the configuration of a rung, with a complete schedule of its own.
+"""Trials as ordinary runs: the configuration of a rung, with its own complete schedule.
 
 A trial has the target's data order, betas, clipping and seed. Warm-up and decay keep their shares of the steps: a
 run that is cut off inside the target's schedule would rank rates by how fast they warm up.
@@ -27,8 +27,8 @@ from .problem import Rung, Trial
 
 AXES = ("lr", "weight_decay", "warmup", "batch_tokens")
 SIZE = re.compile(r"(\d+)x(\d+)")
-DEFAULT_SHARES = (0.25, 0.5)  # of the target's width
-VALIDATIONS = 8  # in the course of a trial
+DEFAULT_SHARES = (0.25, 0.5)  # widths of smaller models, as shares of the target's
+VALIDATIONS = 8  # number of validations during a trial
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def decay_start(config: Config) -> int:
 def trunk_of(config: Config, others: Mapping[str, Config]) -> str | None:
     """Return `RUN@STEP` of the longest other run that this one continues; None if there is none.
 
-    Two runs that differ in their length alone are the same until the shorter one begins to decay, bit for bit: the
+    Two runs that differ only in their length are the same until the shorter one begins to decay, bit for bit: the
     order of the data and every random number depend on the seed and the step.
     """
     run_at = {}
@@ -202,7 +202,7 @@ def with_value(config: Config, axis: str, value: float) -> tuple[Config, float]:
     return replace(at_value(turned, value), tune=config.tune), moved
 
 
-def axes_words(config: Config, axes: Sequence[str]) -> str:
+def axes_overrides(config: Config, axes: Sequence[str]) -> str:
     """Return the settings of a configuration that these axes have decided."""
     words = {
         "lr": f"optimizer.lr={config.optimizer.lr:.4g}",
@@ -214,7 +214,7 @@ def axes_words(config: Config, axes: Sequence[str]) -> str:
 
 
 def _with_optimizer(config: Config, **changed: float) -> Config:
-    optimizer: Any = config.optimizer  # each optimizer is a dataclass of its own
+    optimizer: Any = config.optimizer  # each optimizer has its own dataclass
     return replace(config, optimizer=replace(optimizer, **changed))
 
 
@@ -237,7 +237,7 @@ def configured_value(config: Config) -> float:
     return value
 
 
-def value_words(config: Config, value: float) -> str:
+def value_overrides(config: Config, value: float) -> str:
     """Return the settings that give the target this value of the axis."""
     tuned = at_value(config, value)
     return {
@@ -263,7 +263,7 @@ def trial_config(shape: RungShape, trial: Trial, run: str) -> Config:
         diverged_nats=config.tune.diverged_nats,
     )
     if config.tune.trunk:
-        # Where the decay begins, for longer trials to start from. It is past half of the run, so it is the only one.
+        # The step where the decay begins, from which longer trials start. It is past half of the run, so there is only one.
         begins = decay_start(config)
         trainer = replace(trainer, checkpoint_every=Interval(steps=begins), keep_every=begins)
     return replace(config, run=run, seed=config.seed + trial.seed, trainer=trainer)

@@ -1,4 +1,4 @@
-"""The interface of strategies, and what several of them do: choose a rung, sweep it, read off its best rate."""
+"""The interface of strategies, and the steps that several share: choose a rung, sweep it, read off its best rate."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from ..problem import Answer, Observation, Problem, Rung, Search, Trial
 
-POINTS = 5  # rates on a rung before its optimum is believed
+POINTS = 5  # rates on a rung before its optimum is trusted
 FACTOR = 2.0  # between neighbouring rates
 
 
 class Strategy(Protocol):
-    """Proposes trials until it has enough, then answers. A pure function of the search, so it can be continued."""
+    """A way to choose trials until it can answer. It is a pure function of the search, so a search can be continued."""
 
     name: str
     about: str  # one line for `--help` and reports

@@ -10,14 +10,14 @@ from .base import Strategy
 
 
 class Chain:
-    """Strategies one after another; each later one starts from the answer of those before."""
+    """A sequence of strategies, each of which starts from the answer of those before."""
 
     def __init__(self, parts: Sequence[Strategy], share: float = 0.5) -> None:
         self.name = "+".join(part.name for part in parts)
         self.about = ", then ".join(part.about for part in parts)
         self._first = parts[0]
         self._rest = parts[1:]
-        self._share = share  # of the money left that the first part may spend
+        self._share = share  # share of the remaining money that the first part may spend
 
     def propose(self, search: Search) -> Trial | None:
         capped = self._capped(search)

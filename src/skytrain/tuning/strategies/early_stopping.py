@@ -1,7 +1,7 @@
 """Early stopping at a fixed number of tokens: the target's own model on a short but complete schedule.
 
-A run that is cut off inside the target's schedule has not left its warm-up or not begun to decay, and ranks rates by
-that. So every trial has a schedule of its own length, with the same shares of warm-up and decay.
+A run that is cut off inside the target's schedule is still in its warm-up or has not begun to decay, and would rank
+rates by that. So every trial has a complete shorter schedule, with the same shares of warm-up and decay.
 """
 
 from __future__ import annotations

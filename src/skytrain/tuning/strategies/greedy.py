@@ -5,9 +5,9 @@ from __future__ import annotations
 from ..problem import Answer, Rung, Search, Trial
 from .base import best_observed, fallback, horizon_rungs, proxy, smaller_rungs
 
-START = 0.25  # of the expected rate
-WORSE_NATS = 0.05  # above the best: as good as diverged
-FRACTIONS = (1.5, 0.75, 1.25, 0.625)  # of the best rate, between its neighbours in the doubling
+START = 0.25  # first rate, as a share of the expected rate
+WORSE_NATS = 0.05  # a loss this far above the best counts as diverged
+FRACTIONS = (1.5, 0.75, 1.25, 0.625)  # multiples of the best rate, between its neighbours in the doubling
 
 
 class Greedy:
@@ -26,7 +26,7 @@ class Greedy:
         top = max(seen, key=lambda one: one.trial.rate)
         rising = best is not None and not top.diverged and top.loss < best.loss + WORSE_NATS
         rates = [top.trial.rate * 2] if rising and top.trial.rate < problem.highest else []
-        if best is None:  # the first rate diverged already
+        if best is None:  # the very first rate diverged
             rates = [min(one.trial.rate for one in seen) / 4]
         rates += [best.trial.rate * fraction for fraction in FRACTIONS] if best else []
         trials = [Trial(rung.name, problem.place(rung, rate)) for rate in rates]

@@ -1,4 +1,4 @@
-"""A grid of rates, a factor of two apart, on the dearest rung of which the budget buys five."""
+"""A grid of rates, a factor of two apart, on the most expensive rung of which the budget buys five trials."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Successive halving: many rates on the shortest horizon, the best third on the next, and so on.
 
-Each horizon is a complete schedule of its own. Losses inside one long schedule favour low rates early in the decay
+Each horizon has its own complete schedule. Losses inside one long schedule favour low rates early in the decay
 and high rates in the warm-up, so they are never compared.
 """
 

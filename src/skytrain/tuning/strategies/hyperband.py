@@ -55,7 +55,7 @@ class Hyperband:
 
     def propose(self, search: Search) -> Trial | None:
         for number, bracket in enumerate(self._table(search)):
-            # Later brackets start from other rates: half a step beside those of the one before.
+            # Later brackets start from other rates: half a step away from those of the bracket before.
             rung = bracket.rungs[0]
             rates = first_rates(search, rung, bracket.sizes[0])
             rates = [search.problem.place(rung, rate * 2 ** (number / 4)) for rate in rates]

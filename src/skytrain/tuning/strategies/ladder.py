@@ -1,8 +1,8 @@
 """The budgeted ladder: cheap rungs that differ from the target in size or horizon, joined by one fit.
 
-Each next trial is the first of the plan that leaves the least expected regret at the target for the money that is left.
+Each next trial is the first of the plan that leaves the least expected regret at the target for the remaining money.
 A rung that was begun gets three rates, and its best must lie between two others before the search leaves it. The
-answer minimises the expected loss, with the cost of diverging, and says where it rests on little.
+answer minimises the expected loss, with the cost of diverging, and warns where the evidence is thin.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from ..joint import fit_jointly
 from ..problem import Answer, Rung, Search, Trial
 from .base import FACTOR, bracket_problem, fallback, smaller_rungs
 
-WORTHWHILE = 0.05  # of the expected regret: a plan that saves less is not begun
-BRACKET_AFTER = 3  # trials on a rung
-VAGUE = 4.0  # an interval of such a factor is worth a word
-POINTS = 3  # that a rung which was begun gets
+WORTHWHILE = 0.05  # share of the expected regret that a plan must save to be begun
+BRACKET_AFTER = 3  # trials on a rung before its best rate must be bracketed
+VAGUE = 4.0  # an interval wider than this factor is worth a warning
+POINTS = 3  # rates that a rung gets once it was begun
 
 
 class Ladder:
@@ -59,14 +59,14 @@ class Ladder:
         if len(seen) < BRACKET_AFTER or not search.affordable(rung) or (edge := bracket_problem(search, rung)) is None:
             return None
         extreme = (min if edge == "low" else max)(one.trial.rate for one in seen)
-        stride = FACTOR if len(seen) <= POINTS else FACTOR**2  # the optimum is far off: walk faster
+        stride = FACTOR if len(seen) <= POINTS else FACTOR**2  # the optimum is far away: take larger steps
         rate = search.problem.place(rung, extreme * (1 / stride if edge == "low" else stride))
         trial = Trial(rung.name, rate)
         return None if search.tried(trial) else trial
 
     def answer(self, search: Search) -> Answer:
         if not any(one.finite or one.diverged for one in search.history):
-            return fallback(search, "no trial was bought; this is the rate that is expected without any")
+            return fallback(search, "no trial was bought; this is the rate expected without trials")
         fit = fit_jointly(search.problem, search.history)
         rate = fit.best_rate()
         low, high = fit.interval()

@@ -1,4 +1,4 @@
-"""No trials at all: the published laws' combined rate, with the width of their disagreement as an interval."""
+"""The published laws' combined rate, without trials; their disagreement is the interval."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Literature:
         return None
 
     def answer(self, search: Search) -> Answer:
-        return fallback(search, "published laws, without any trial")
+        return fallback(search, "published laws, without trials")
 
 
 STRATEGY = Literature()

@@ -1,4 +1,4 @@
-"""Random rates, log-uniform within a factor of four of the expected one, on the dearest rung that five trials fit."""
+"""Random rates, log-uniform within a factor of four of the expected one, on the most expensive rung that allows five trials."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Random:
             return None
         rng = np.random.default_rng(search.problem.seed)
         centre = search.problem.expected_rate(rung)
-        for _ in range(200):  # a rate that was tried, by this or an earlier draw, is drawn again
+        for _ in range(200):  # a rate that was tried already is drawn again
             trial = Trial(rung.name, search.problem.place(rung, centre * math.exp(rng.uniform(-SPREAD, SPREAD))))
             if not search.tried(trial):
                 return trial

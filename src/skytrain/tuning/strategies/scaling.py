@@ -24,7 +24,7 @@ def ladder_of(search: Search, rungs: Sequence[Rung]) -> list[Rung]:
 
 
 class Projection:
-    """Sweeps each rung of a ladder, and fits a straight line to the logarithms of optimum and size or horizon."""
+    """A sweep of each rung of a ladder, and a straight line through the logarithms of optimum and size or horizon."""
 
     def __init__(self, name: str, about: str, rungs: Callable[[Problem], list[Rung]], axis: str) -> None:
         self.name = name

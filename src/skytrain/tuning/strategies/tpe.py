@@ -7,7 +7,7 @@ from typing import Any
 from ..problem import Answer, Rung, Search, Trial
 from .base import best_observed, fallback, proxy, smaller_rungs
 
-SPREAD = 8.0  # the searched range is a factor of so much on both sides of the expected rate
+SPREAD = 8.0  # factor between the expected rate and both ends of the searched range
 STARTUP = 3  # random rates before the estimator takes over; Optuna's ten would be the whole budget
 DIVERGED_LOSS = 100.0
 DRAWS = 20
@@ -22,7 +22,7 @@ class Tpe:
         if rung is None or not search.affordable(rung):
             return None
         study, distributions = _study(search, rung)
-        for _ in range(DRAWS):  # on a table several draws may mean one run
+        for _ in range(DRAWS):  # in a table of runs, several draws may give the same run
             rate = study.ask(distributions).params["rate"]
             trial = Trial(rung.name, search.problem.place(rung, rate))
             if not search.tried(trial):
@@ -35,7 +35,7 @@ class Tpe:
 
 
 def _study(search: Search, rung: Rung) -> tuple[Any, dict[str, Any]]:
-    """Return a study in memory with the trials so far; it is made anew for each proposal, so nothing is kept outside."""
+    """Return a study in memory with the trials so far; it is rebuilt for each proposal, so no state is kept."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
