@@ -1,9 +1,5 @@
 from .calls import SECRET_NAME as SECRET_NAME, SECRET_VALUE as SECRET_VALUE, Call as Call, render_calls as render_calls
-from .cloudwatch import (
-    CloudWatch as CloudWatch,
-    LogDestination as LogDestination,
-    log_destination as log_destination,
-)
+from .cloudwatch import CloudWatch as CloudWatch, LogDestination as LogDestination, log_destination as log_destination
 from .docker_engine import (
     build_image as build_image,
     check_docker as check_docker,

@@ -3,7 +3,6 @@ from .catalog import (
     REGIONS as REGIONS,
     STALE_DAYS as STALE_DAYS,
     Catalog as Catalog,
-    InstanceType as InstanceType,
     Market as Market,
     load_catalog as load_catalog,
     quota_code as quota_code,
@@ -45,12 +44,7 @@ from .costs import (
     young_daly_seconds as young_daly_seconds,
 )
 from .cpu_ranking import CpuMachine as CpuMachine, rank_cpu_machines as rank_cpu_machines
-from .experiments import (
-    CostSheet as CostSheet,
-    PlannedTrial as PlannedTrial,
-    cost_sheet as cost_sheet,
-    planned_trials as planned_trials,
-)
+from .experiments import CostSheet as CostSheet, cost_sheet as cost_sheet, planned_trials as planned_trials
 from .flops import (
     decoder_flops_per_token as decoder_flops_per_token,
     decoder_size as decoder_size,
@@ -62,7 +56,6 @@ from .measurements import (
     Measurement as Measurement,
     decoder_fields as decoder_fields,
     load_measurements as load_measurements,
-    predict as predict,
     save_measurement as save_measurement,
     warm_worst as warm_worst,
 )
@@ -70,8 +63,6 @@ from .memory import (
     ADAMW as ADAMW,
     DRIVER_FRACTION as DRIVER_FRACTION,
     MIB as MIB,
-    Memory as Memory,
-    TrainingJob as TrainingJob,
     planned_precision as planned_precision,
     rank_memory as rank_memory,
     saved_weight_bytes as saved_weight_bytes,
@@ -114,7 +105,7 @@ from .plan_making import (
 )
 from .plan_prepare import PrepareWork as PrepareWork, prepare_plan as prepare_plan
 from .plan_rows import offer_rows as offer_rows, purchase_rows as purchase_rows
-from .plan_serve import ServeWork as ServeWork, fit_instance as fit_instance, serve_plan as serve_plan
+from .plan_serve import ServeWork as ServeWork, serve_plan as serve_plan
 from .plan_smoke import SmokeSettings as SmokeSettings, delayed_plan as delayed_plan, smoke_plan as smoke_plan
 from .ranking import Ranked as Ranked, rank_catalog as rank_catalog
 from .refresh import refresh_catalog as refresh_catalog
@@ -129,7 +120,6 @@ from .serving import (
     ServingFit as ServingFit,
     fit_serving as fit_serving,
     refuse_serving as refuse_serving,
-    serving_bytes as serving_bytes,
 )
 from .tokens import Purchase as Purchase, most_tokens as most_tokens
 from .workload import (

@@ -192,7 +192,9 @@ def _laid_out(workload: Workload, instance: InstanceType, nodes: int, mesh: Mesh
         problem=workload.problem,
         fixed=replace(workload.fixed, mesh=mesh),
     )
-    if isinstance(placement, Placement) and (reason := disk_problem(placement.job, placement.mesh, node, workload.work)):
+    if isinstance(placement, Placement) and (
+        reason := disk_problem(placement.job, placement.mesh, node, workload.work)
+    ):
         return NoPlacement(reason)
     return placement
 

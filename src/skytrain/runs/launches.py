@@ -26,7 +26,7 @@ class LaunchedGroup:
     market: str
     nodes: int
     usd_per_hour: float  # of one machine
-    kill_at: str  # "" where nothing ends it: a job of Slurm is requeued until the run is over
+    kill_at: str  # "" if nothing ends it: a Slurm job is requeued until the run is over
     placement_group: bool
 
     @property
@@ -65,7 +65,7 @@ class LaunchRecord:
     words: list[str]
     groups: list[LaunchedGroup]
     failed: bool = False
-    after: LaunchId | None = None  # all groups wait at zero until this launch, a smoke run, has ended well
+    after: LaunchId | None = None  # all groups wait at zero until this launch, a smoke run, has succeeded
     then: LaunchId | None = None  # this launch is a smoke run, whose last act starts or removes that one
     target: str = DEFAULT_TARGET  # the value of cloud.target; each group of another than ec2 is a job there
 
