@@ -81,7 +81,7 @@ def test_out_of_reach_is_said_at_the_first_try_and_nothing_is_lost(no_aws):
     no_aws.setenv("AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", "http://127.0.0.1:1")
     stream = CloudWatch(OWN, "attempt-0/rank-0", "r")
     stream.log("kept")
-    with pytest.raises(SkytrainError, match="CloudWatch /skytrain/r is out of reach"):
+    with pytest.raises(SkytrainError, match="CloudWatch /skytrain/r cannot be reached"):
         stream.flush()
     assert stream._next_batch()[0][1] == "kept"
 

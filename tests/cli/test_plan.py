@@ -82,7 +82,7 @@ def test_plan_prints_the_cost_sheet_of_trials_with_the_run_reserved_first(tmp_pa
         ),
         (
             ["model=llama-3.1-70b", "tokenizer.vocab_size=257", "--instance", "g5.xlarge", "--nodes", "1"],
-            ["fits no offer", "per GPU"],
+            ["does not fit any offer", "per GPU"],
         ),
     ],
 )

@@ -86,7 +86,7 @@ def test_the_tokens_that_a_budget_buys_end_before_the_deadline() -> None:
 
 def test_a_budget_that_buys_no_step_names_the_least_that_does() -> None:
     composed, open_mesh = compose_plan(GPT2, [], None)
-    with pytest.raises(SkytrainError, match=r"budget.usd=0.01 buys not one step: the least is \$0\.\d\d") as raised:
+    with pytest.raises(SkytrainError, match=r"budget.usd=0.01 does not buy a single step: the least is \$0\.\d\d") as raised:
         plan_tokens(composed, open_mesh, replace(ONE_G5, budget_usd=0.01), rows=3)
     enough = float(str(raised.value).split("try: budget.usd=")[1].split(" ")[0])
     assert plan_tokens(composed, open_mesh, replace(ONE_G5, budget_usd=enough), rows=3)
@@ -109,7 +109,7 @@ def test_data_must_fit_the_disk_of_the_machine_unless_it_is_read_in_blocks() -> 
     words = ["model=gpt2-124m", "trainer.precision=bf16-mixed", "trainer.tokens=300B"]
     g5 = CATALOG.instance("g5.2xlarge")
     refused = place(workload_of(compose(words).config), g5, 1)
-    assert refused == NoPlacement("needs 600.00 GB of local disk, of 414.00 GB; loader.shuffle=blocks does with less")
+    assert refused == NoPlacement("needs 600.00 GB of local disk, of 414.00 GB; loader.shuffle=blocks needs less")
     assert isinstance(place(workload_of(compose([*words, "loader.shuffle=blocks"]).config), g5, 1), Placement)
     assert isinstance(place(workload_of(compose([*words, "data.target_tokens=100B"]).config), g5, 1), Placement)
 

@@ -21,11 +21,10 @@ from skytrain.planning import (
     workload_of,
 )
 from skytrain.planning.catalog import Catalog, Price, packaged_catalog
-from skytrain.planning.chinchilla import BESIROGLU, HOFFMANN
 from skytrain.planning.costs import RunWork, estimate
 from skytrain.planning.experiments import PlannedTrial, cost_trial
 from skytrain.planning.plan_making import train_overrides
-from skytrain.planning.tokens import tokens_for_budget
+from skytrain.planning.tokens import BESIROGLU, HOFFMANN, tokens_for_budget
 from skytrain.report import offers_table, prices_note
 from skytrain.targets import sellers
 

@@ -127,7 +127,7 @@ def thing(kind: str = "volume", run: str | None = "r", hours: float | None = 5) 
         (thing(), {"r": True}, GcSelection(run="r"), True, "its run was named"),
         (thing(run="s", hours=-1), {}, GcSelection(run="r"), False, "of another run"),
         (thing(run=None, hours=None), {}, GcSelection(), False, "terraform destroy"),
-        (thing("other", hours=-1), {"r": False}, GcSelection(), False, "does not delete things of this kind"),
+        (thing("other", hours=-1), {"r": False}, GcSelection(), False, "does not delete resources of this kind"),
         (thing("multipart upload", run=None, hours=None), {}, GcSelection(), True, "left over"),
     ],
 )

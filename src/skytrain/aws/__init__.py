@@ -1,4 +1,4 @@
-"""AWS: sessions, typed calls, errors with their remedy, tags and preflight checks."""
+"""AWS: sessions, typed calls, errors with their remedy, tags, the metadata service, prices and CloudWatch."""
 
 from ..lazy import public_names
 

@@ -1,5 +1,10 @@
 from .calls import SECRET_NAME as SECRET_NAME, SECRET_VALUE as SECRET_VALUE, Call as Call, render_calls as render_calls
-from .cloudwatch import CloudWatch as CloudWatch, LogDestination as LogDestination, log_destination as log_destination
+from .cloudwatch import (
+    CloudWatch as CloudWatch,
+    LogDestination as LogDestination,
+    log_destination as log_destination,
+    stream_lines as stream_lines,
+)
 from .docker_engine import (
     build_image as build_image,
     check_docker as check_docker,
@@ -14,7 +19,6 @@ from .image_lock import (
     resolve_lock as resolve_lock,
     write_lock as write_lock,
 )
-from .log_streams import stream_lines as stream_lines
 from .machine_images import PLAIN_PYTHON as PLAIN_PYTHON, MachineImage as MachineImage, find_image as find_image
 from .market import offered_zones as offered_zones, quoted as quoted, spot_prices as spot_prices
 from .metadata import (

@@ -47,7 +47,7 @@ class Call:
 
     @property
     def action(self) -> str:
-        """The IAM action that allows the call; S3 and a few other services name theirs differently."""
+        """Return the IAM action that allows the call; S3 and a few other services name theirs differently."""
         service = IAM_SERVICES.get(self.service, self.service)
         return f"{service}:{IAM_ACTIONS.get((self.service, self.operation), self.operation)}"
 

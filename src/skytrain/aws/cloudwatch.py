@@ -1,6 +1,6 @@
-"""CloudWatch output: log lines, and metrics as EMF lines, from which CloudWatch extracts metrics.
+"""CloudWatch: log lines, and metrics as EMF lines, from which CloudWatch extracts metrics; and reading them back.
 
-Lines wait in memory, up to a limit, and a thread of their own sends them: no step and no checkpoint waits for CloudWatch.
+Lines wait in memory, up to a limit, and a separate thread sends them: no step and no checkpoint waits for CloudWatch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from typing import Any
 
 from ..config import Config, MissingExtra, SkytrainError, aws_region
 from ..storage import Patience, Retry
+from .calls import Call
+from .errors import CloudError
+from .session import AwsSession
 
 NAMESPACE = "Skytrain"
 TIMEOUT_SECONDS = 5.0
@@ -26,7 +29,7 @@ MAX_BYTES = 1_000_000
 EVENT_BYTES = 26
 LINE_BYTES = 250_000
 MAX_SPAN_MS = 23 * 3600 * 1000
-WAITING_BYTES = 8_000_000  # of lines that CloudWatch has not taken yet; beyond that the oldest are dropped
+WAITING_BYTES = 8_000_000  # limit on lines that CloudWatch has not taken yet; beyond it the oldest are dropped
 AFTER_FAILURE = Retry(seconds=math.inf, first_wait_seconds=5.0, longest_wait_seconds=60.0)
 # Each metric of a run costs about $0.30 a month, so only what people plot; all others are fields of the same line.
 CHARTED = frozenset({"train/loss", "val/loss", "perf/tokens_per_s", "perf/mfu", "cost/usd"})
@@ -40,7 +43,7 @@ class LogDestination:
     group: str
     prefix: str
     region: str | None
-    creates_group: bool = False  # nodes of the base may not: Terraform made theirs
+    creates_group: bool = False  # nodes of the base may not create it: Terraform made theirs
 
 
 def log_destination(config: Config, run: str, *, on_ec2: bool) -> LogDestination | None:
@@ -55,7 +58,7 @@ def log_destination(config: Config, run: str, *, on_ec2: bool) -> LogDestination
 
 
 class CloudWatch:
-    """One log stream. `flush` sends what waits, and raises SkytrainError if CloudWatch does not take it."""
+    """One log stream. `flush` sends the waiting lines, and raises SkytrainError if CloudWatch does not take them."""
 
     def __init__(self, destination: LogDestination, stream: str, run: str, client: Any | None = None) -> None:
         self._destination = destination
@@ -111,7 +114,7 @@ class CloudWatch:
                 self._client.put_log_events(logGroupName=group, logStreamName=self._stream, logEvents=events)
                 self._forget(batch)
         except botocore.exceptions.BotoCoreError as error:
-            raise SkytrainError(f"CloudWatch {group} is out of reach: {error}") from error
+            raise SkytrainError(f"CloudWatch {group} cannot be reached: {error}") from error
         except botocore.exceptions.ClientError as error:
             self._made = False
             needed = "logs:CreateLogStream and logs:PutLogEvents"
@@ -192,3 +195,17 @@ def _client(region: str | None) -> Any:
         return boto3.client("logs", region_name=region or aws_region(), config=patience)
     except botocore.exceptions.BotoCoreError as error:  # no region, a profile that does not exist
         raise SkytrainError(f"trainer.loggers: cloudwatch cannot be used: {error}\n  set AWS_REGION") from None
+
+
+def stream_lines(session: AwsSession, group: str, prefix: str, lines: int | None) -> list[str]:
+    """Return the last lines of the streams whose names begin with `prefix`, each with the rest of its stream's name."""
+    wanted = {"logGroupName": group, "logStreamNamePrefix": prefix}
+    try:
+        events = list(session.items(Call("logs", "FilterLogEvents", wanted), "events"))
+    except CloudError as error:
+        if error.code == "ResourceNotFoundException":  # nothing has been written yet
+            return []
+        raise
+    events.sort(key=lambda event: event["timestamp"])
+    texts = [f"[{event['logStreamName'].removeprefix(prefix)}] {event['message'].rstrip()}" for event in events]
+    return texts[-lines:] if lines else texts

@@ -1,4 +1,4 @@
-"""What is asked of docker: resolve a base to its digest, build, log in to a registry, push."""
+"""Requests to docker: resolve a base to its digest, build, log in to a registry, push."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOGIN_KEYS = ("auths", "credsStore", "credHelpers")
 
 
 class DockerError(SkytrainError):
-    """Docker is missing, or has refused."""
+    """The error of a missing docker, or of a request that it refused."""
 
     exit_code = EXIT_CODES["preflight"]
 
@@ -46,7 +46,7 @@ def build_image(context: Path, dockerfile: Path, tag: str, base: str, labels: Ma
     named = [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
     _docker(
         "build", "--platform", "linux/amd64", "--file", str(dockerfile), "--build-arg", f"BASE_IMAGE={base}",
-        "--tag", tag, *named, str(context), shown=True, fix="what docker printed above says why",
+        "--tag", tag, *named, str(context), shown=True, fix="docker's output above says why",
     )  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def push_image(tag: str, registry: str, password: str) -> None:
     with _own_login() as environment:
         login = ("login", "--username", "AWS", "--password-stdin", registry)
         _docker(*login, stdin=password, environment=environment, fix=f"is {registry} reachable from here?")
-        _docker("push", tag, shown=True, environment=environment, fix="what docker printed above says why")
+        _docker("push", tag, shown=True, environment=environment, fix="docker's output above says why")
 
 
 @contextmanager

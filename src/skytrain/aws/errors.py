@@ -22,7 +22,7 @@ QUOTA_PAGE = "https://{region}.console.aws.amazon.com/servicequotas/home/service
 
 
 class CloudError(SkytrainError):
-    """A call to AWS that failed. `code` is AWS's own error code; `cause` names the row of the table of exit codes."""
+    """A call to AWS that failed. `code` is AWS's error code; `cause` names the row of the table of exit codes."""
 
     def __init__(self, problem: str, *, fix: str, cause: str = "preflight", code: str = "", link: str = "") -> None:
         self.problem = problem

@@ -1,4 +1,4 @@
-"""The images of infra/kubernetes by version and digest, in kustomize's own words, and manifests that use no others."""
+"""The images of infra/kubernetes by version and digest, in kustomize's format, and manifests that use only those."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .registry import PRIVATE
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 REFERENCE = re.compile(r"(?P<repository>[^@]+?)(?::(?P<tag>[\w.-]+))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?")
-UNSET = "unset"  # the tag of an image that nobody has named yet
+UNSET = "unset"  # the tag of an image that has not been named yet
 FIELDS = {"newName": "repository", "newTag": "tag", "digest": "digest"}
 
 
@@ -25,7 +25,7 @@ class LockedImage:
 
     name: str
     repository: str
-    tag: str | None  # None: known by its digest only
+    tag: str | None  # None if known only by its digest
     digest: str | None
 
     def set(self, reference: str) -> LockedImage:
@@ -70,7 +70,7 @@ def _text(value: object) -> str | None:
 
 
 def _plain(value: str) -> str:
-    """The value as YAML: a tag such as 1.0 is text, not a number."""
+    """Return the value as YAML: a tag such as 1.0 is text, not a number."""
     import yaml
 
     return value if isinstance(yaml.safe_load(value), str) else f'"{value}"'
@@ -93,7 +93,7 @@ def resolve_lock(
 
 
 def render_manifests(overlay: Path) -> str:
-    """The YAML of an overlay, by kubectl or kustomize; refused while an image in it has no digest."""
+    """Return the YAML of an overlay, by kubectl or kustomize; refuse it while an image in it has no digest."""
     import yaml
 
     command = next((renderer for renderer in (_kubectl(overlay), _kustomize(overlay)) if renderer), None)
@@ -126,7 +126,7 @@ def _kustomize(overlay: Path) -> list[str] | None:
 
 
 def _images(node: Any) -> Iterator[str]:
-    """Every `image` of a container, however deep its pod template lies."""
+    """Return every `image` of a container, however deep its pod template lies."""
     if isinstance(node, dict):
         for key, value in node.items():
             if key in ("containers", "initContainers") and isinstance(value, list):

@@ -10,9 +10,9 @@ from .errors import CloudError
 from .session import AwsSession
 
 GPU_FOLDER = "/aws/service/deeplearning/ami/x86_64"
-# There is no name for the newest PyTorch: versions are compared.
+# AWS has no name for the newest PyTorch: versions are compared.
 GPU_NAME = re.compile(GPU_FOLDER + r"/oss-nvidia-driver-gpu-pytorch-(\d+)\.(\d+)-ubuntu-24\.04/latest/ami-id")
-# The same system for machines without GPUs: owned by Amazon, which the operator role insists on, with its agents.
+# The same system for machines without GPUs, with Amazon's agents: owned by Amazon, as the operator role requires.
 CPU_PARAMETER = GPU_FOLDER + "/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
 PLAIN_PYTHON = "/usr/bin/python3"  # of Ubuntu 24.04: 3.12, as in the images with PyTorch
 
@@ -27,7 +27,7 @@ class MachineImage:
 
     @property
     def torch_version(self) -> str | None:
-        """The torch that the image has, to the minor version; None for a plain image."""
+        """Return the torch that the image has, to the minor version; None for a plain image."""
         match = GPU_NAME.fullmatch(self.parameter)
         return f"{match[1]}.{match[2]}.0" if match else None
 

@@ -23,9 +23,9 @@ T = TypeVar("T")
 ENDPOINT = "http://169.254.169.254"
 TIMEOUT_SECONDS = 2.0
 TOKEN_SECONDS = 21600  # the maximum that IMDS allows
-MAINTENANCE_SECONDS = 600.0  # before scheduled maintenance, in which a run stops; until then it waits for a spare
+MAINTENANCE_SECONDS = 600.0  # time before scheduled maintenance at which a run stops; until then it waits for a spare
 DMI = Path("/sys/class/dmi/id")
-# For the request at the start of an attempt: AWS throttles the service (503), and a container's route may be late.
+# Retries of the request at the start of an attempt: AWS throttles the service (503), and a container's route may be late.
 START_RETRY = Retry(seconds=20.0, first_wait_seconds=0.1, longest_wait_seconds=2.0)
 
 
@@ -129,7 +129,7 @@ class Metadata:
         )
 
     def _lifecycle(self) -> Notice | None:
-        """The state that the instance's Auto Scaling group, if it has one, is moving it to."""
+        """Return the state that the instance's Auto Scaling group, if it has one, is moving it to."""
         state = self.get("meta-data/autoscaling/target-lifecycle-state")
         if state is None or state.strip() == "InService":
             return None

@@ -1,4 +1,4 @@
-"""What Terraform's base printed, as the configuration files that make `cloud=aws` work."""
+"""Conversion of the outputs of Terraform's base into the configuration files of `cloud=aws`."""
 
 from __future__ import annotations
 

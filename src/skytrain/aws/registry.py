@@ -12,7 +12,7 @@ from http.client import HTTPMessage
 
 from ..config import SkytrainError
 
-# The list of platforms where there is one: its digest serves every kind of node.
+# The list of platforms, if there is one: its digest serves every kind of node.
 ACCEPT = ", ".join(
     f"application/vnd.{kind}+json"
     for kind in (
@@ -29,7 +29,7 @@ PRIVATE = re.compile(r"\d{12}\.dkr\.ecr\.")
 
 
 class RegistryError(SkytrainError):
-    """A registry did not say what an image's digest is."""
+    """The error of a registry that did not return an image's digest."""
 
 
 def tag_digest(repository: str, tag: str) -> str:
@@ -60,7 +60,7 @@ def tag_digest(repository: str, tag: str) -> str:
 
 
 def _token(challenge: str, repository: str) -> str:
-    """The token that anybody gets for a public image."""
+    """Return the token that anybody gets for a public image."""
     fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
     if not challenge.lower().startswith("bearer ") or "realm" not in fields:
         raise RegistryError(f"{repository}: the registry wants a login\n  name the image by digest")

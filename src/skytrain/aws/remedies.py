@@ -1,4 +1,4 @@
-"""AWS's error codes: the exit code of each and the line that tells what to do. To add one, add a row."""
+"""AWS's error codes, each with its exit code and the line that says what to do. To add one, add a row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DOCS = "https://docs.aws.amazon.com/"
 
 @dataclass(frozen=True)
 class Remedy:
-    """`cause` is a row of the table of exit codes; `{region}` in `fix` is filled in."""
+    """The remedy for an error. `cause` is a row of the table of exit codes; `{region}` in `fix` is filled in."""
 
     cause: str
     fix: str
@@ -33,7 +33,7 @@ _CONFIGURE = Remedy(
 _NOT_ALLOWED = Remedy("credentials", "the role needs a policy that allows it")
 _NO_CAPACITY = Remedy(
     "capacity",
-    "AWS has none to give now: try another zone of {region}, another type (`skytrain plan` lists them), or later",
+    "AWS has no capacity now: try another zone of {region}, another type (`skytrain plan` lists them), or later",
     DOCS + "AWSEC2/latest/UserGuide/troubleshooting-launch.html",
 )
 _THROTTLED = Remedy(
@@ -136,7 +136,7 @@ REMEDIES: dict[str, Remedy] = {
     "KMS.DisabledException": Remedy("preflight", "enable the KMS key, or set store.kms_key to another"),
 }  # fmt: skip
 UNKNOWN = Remedy("preflight", "the message is AWS's own; --debug shows the traceback")
-# Auto Scaling, EC2 Fleet and SageMaker report these in the text of an error of their own.
+# Auto Scaling, EC2 Fleet and SageMaker report these inside the text of their own errors.
 NAMED_IN_MESSAGES = (
     "VcpuLimitExceeded",
     "MaxSpotInstanceCountExceeded",

@@ -1,4 +1,4 @@
-"""Which resources `gc` deletes, and their deletion in the order of their dependencies."""
+"""The choice of resources that `gc` deletes, and their deletion in the order of their dependencies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .errors import CloudError
 from .resources import KINDS, CloudResource
 from .session import AwsSession
 
-# What something was deleted before it may still need: an instance takes a minute to end, a node group ten.
+# Errors while a dependent resource is still ending: an instance takes a minute to end, a node group ten.
 BUSY = re.compile(
     r"DependencyViolation|InUse|IncorrectState|ScalingActivityInProgress|ConflictException|currently in use"
     r"|must be in one of|in one of the following states"
@@ -26,7 +26,7 @@ WAITING = Retry(seconds=900.0, first_wait_seconds=1.0, longest_wait_seconds=15.0
 
 @dataclass(frozen=True)
 class GcSelection:
-    """What to delete: by default what expired and what belongs to runs that have ended."""
+    """The selection of resources to delete: by default what expired and what belongs to runs that have ended."""
 
     run: str | None = None  # everything of this run, even while it is active
     expired: bool = False  # only what expired
@@ -34,7 +34,7 @@ class GcSelection:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a resource is deleted, and why."""
+    """The decision whether a resource is deleted, and why."""
 
     resource: CloudResource
     delete: bool
@@ -55,7 +55,7 @@ def judge(
     """Decide about one resource. `active` says of each run that the store knows whether it is active."""
     tags, now = resource.tags, now or datetime.now(UTC)
     if not KINDS[resource.kind].deletes:
-        return Verdict(resource, False, "gc does not delete things of this kind")
+        return Verdict(resource, False, "gc does not delete resources of this kind")
     left = None if tags.expires_at is None else (tags.expires_at - now).total_seconds()
     if selection.run is not None:
         chosen = tags.run == selection.run
@@ -67,7 +67,7 @@ def judge(
     if KINDS[resource.kind].leftover:
         return Verdict(resource, True, "left over")
     if tags.run is None:
-        return Verdict(resource, False, "of the project: `terraform destroy` removes it")
+        return Verdict(resource, False, "part of the project: `terraform destroy` removes it")
     if tags.run not in active:
         return Verdict(resource, False, "its run is not in this store")
     if active[tags.run]:
@@ -76,7 +76,7 @@ def judge(
 
 
 def deletion_calls(resources: Iterable[CloudResource]) -> list[tuple[CloudResource, Call]]:
-    """The requests, in the order in which they are sent."""
+    """Return the requests in the order in which they are sent."""
     ordered = sorted(resources, key=lambda each: KINDS[each.kind].order)
     return [(resource, call) for resource in ordered for call in KINDS[resource.kind].delete(resource)]
 

@@ -1,4 +1,4 @@
-"""Capacity blocks: machines that were bought for some days, in one zone, before they are used."""
+"""Capacity blocks: machines in one zone that were bought in advance for some days."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class CapacityBlock:
     id: str
     instance_type: str
     zone: str
-    free: int  # machines
+    free: int  # number of free machines
     state: str
     starts_at: datetime
-    ends_at: datetime | None  # None: until it is cancelled
+    ends_at: datetime | None  # None if it lasts until it is cancelled
 
     def kill_after_seconds(self, offer: PlannedOffer, now: datetime) -> float:
         """Return when AWS ends the machines: as planned, from the block's start, but before the block ends."""

@@ -1,7 +1,7 @@
-"""What `gc` knows of each kind of AWS resource: how ours are found, what they cost, and what deletes them.
+"""The kinds of AWS resources that `gc` knows: how Skytrain's are found, what they cost, and what deletes them.
 
 `KINDS` at the end is the table. Most kinds are one listing of their service, which `listing` describes; a kind that
-needs more has a function of its own. Prices are those of us-east-2.
+needs more has its own function. Prices are those of us-east-2.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EKS_USD_PER_HOUR = 0.10  # of the control plane, while its version has standard 
 NAT_USD_PER_HOUR = 0.045  # and as much for each GB that passes
 # Dollars per GB and month.
 LOG_USD_PER_GB = 0.03
-SNAPSHOT_USD_PER_GB = 0.05  # of the volume's size, which is the most that a snapshot can have
+SNAPSHOT_USD_PER_GB = 0.05  # for the volume's size, which is the largest that a snapshot can be
 VOLUME_USD_PER_GB = {
     "gp3": GP3_USD_PER_GB_MONTH,
     "gp2": 0.10,
@@ -36,10 +36,10 @@ PERSISTENT_USD_PER_GB = {125: 0.145, 250: 0.21, 500: 0.34, 1000: 0.60}  # by thr
 
 ABANDONED = timedelta(days=1)  # an upload younger than this may be in progress; the base's lifecycle rule agrees
 GROUP_TAG = "aws:autoscaling:groupName"
-KEYS_ROOT = "/skytrain/"  # of the parameters that hold API keys
+KEYS_ROOT = "/skytrain/"  # path of the parameters that contain API keys
 IDLE_APPLICATION = ("CREATED", "STOPPED")  # costs nothing
 ACTIVE_JOB = ("SUBMITTED", "PENDING", "SCHEDULED", "RUNNING", "QUEUED")
-# ARNs of what the other kinds find begin so. The tagging API also lists what is being deleted.
+# Prefixes of the ARNs that the other kinds find. The tagging API also lists what is being deleted.
 KNOWN_ARNS = (
     "autoscaling:",
     "ec2:elastic-ip/",
@@ -67,7 +67,7 @@ KNOWN_ARNS = (
 
 @dataclass(frozen=True)
 class CloudResource:
-    """One resource that carries our tags."""
+    """One resource that carries Skytrain's tags."""
 
     kind: str
     id: str
@@ -75,7 +75,7 @@ class CloudResource:
     tags: Tags
     state: str = ""
     created_at: datetime | None = None
-    usd_per_hour: float | None = None  # None: unknown
+    usd_per_hour: float | None = None  # None if unknown
     facts: Mapping[str, Any] = field(default_factory=dict)  # what the kind needs to describe or delete it
 
     @property
@@ -90,7 +90,7 @@ Delete = Callable[[CloudResource], list[Call]]
 
 @dataclass(frozen=True)
 class ResourceKind:
-    """One kind of resource. Kinds are deleted in ascending `order`: what holds others before what it holds."""
+    """One kind of resource. Kinds are deleted in ascending `order`: containers before what they contain."""
 
     name: str
     service: str  # skipped in regions where the service does not exist
@@ -98,8 +98,8 @@ class ResourceKind:
     find: Find
     delete: Delete
     reads: tuple[str, ...]  # IAM actions of `find`
-    deletes: tuple[str, ...]  # IAM actions of `delete`; none: gc only lists the kind
-    leftover: bool = False  # whatever is found is garbage, whoever it belongs to
+    deletes: tuple[str, ...]  # IAM actions of `delete`; empty if gc only lists the kind
+    leftover: bool = False  # everything of this kind is garbage, whoever owns it
 
 
 def listing(
@@ -118,7 +118,7 @@ def listing(
     """Return the search of a kind that one listing of its service finds.
 
     `id`, `tags`, `state` and `created` are keys of an item; a function where an item does not have it as it is.
-    AWS's filters are not trusted: only what carries our tags is ours.
+    AWS's filters are not trusted: only a resource with Skytrain's tags counts.
     """
 
     def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
@@ -257,7 +257,7 @@ def _find_emr_clusters(session: AwsSession, region: str) -> Iterator[CloudResour
     for item in session.items(Call("emr", "ListClusters", {"ClusterStates": alive}), "Clusters", region):
         try:
             cluster = session.perform(Call("emr", "DescribeCluster", {"ClusterId": item["Id"]}), region)["Cluster"]
-        except CloudError as error:  # perhaps somebody else's: ours are found all the same
+        except CloudError as error:  # perhaps somebody else's: Skytrain's are found regardless
             denied = error
             continue
         tags = read_tags(cluster.get("Tags"))
@@ -299,7 +299,7 @@ def _find_emr_applications(session: AwsSession, region: str) -> Iterator[CloudRe
         call = Call("emr-serverless", "GetApplication", {"applicationId": item["id"]})
         try:
             tags = read_tags(session.perform(call, region)["application"].get("tags"))
-        except CloudError as error:  # gone by now, or somebody else's: ours are found all the same
+        except CloudError as error:  # gone by now, or somebody else's: Skytrain's are found regardless
             denied = denied if error.code == "ResourceNotFoundException" else error
             continue
         if tags is not None:
@@ -461,7 +461,7 @@ _TABLE = (
             keep=lambda group: not group.get("Status"),  # a status is set while it is deleted
             state=lambda group: f"{group['DesiredCapacity']} wanted",
             created="CreatedTime",
-            usd_per_hour=0.0,  # its instances are listed by themselves
+            usd_per_hour=0.0,  # its instances are listed separately
             facts=lambda group: {"wanted": group["DesiredCapacity"], "most": group["MaxSize"]},
         ),
         delete=_delete_auto_scaling_group,
@@ -538,7 +538,7 @@ _TABLE = (
             keep=lambda request: request["State"] in ("open", "active"),
             state="State",
             created="CreateTime",
-            usd_per_hour=0.0,  # its instance is listed by itself
+            usd_per_hour=0.0,  # its instance is listed separately
         ),
         delete=_cancel_spot_request,
         reads=("ec2:DescribeSpotInstanceRequests",),

@@ -1,4 +1,6 @@
-"""Everything with our tags in every enabled region, asked of each service: the tagging API misses several."""
+"""The search for everything with Skytrain's tags in every enabled region, service by service: the tagging API misses
+several.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ CONCURRENT = 16
 
 @dataclass(frozen=True)
 class ScanProblem:
-    """A question that could not be asked: what is there remains unknown."""
+    """A request that failed, so that what exists there remains unknown."""
 
     kind: str
     region: str
@@ -26,7 +28,7 @@ class ScanProblem:
 
 @dataclass(frozen=True)
 class AccountScan:
-    """What was found, in the order in which it would be deleted, and what could not be asked."""
+    """The resources found, in the order in which they would be deleted, and the requests that failed."""
 
     regions: tuple[str, ...]
     resources: tuple[CloudResource, ...]
@@ -38,7 +40,7 @@ class AccountScan:
 
 
 def enabled_regions(session: AwsSession) -> tuple[list[str], list[ScanProblem]]:
-    """The regions that the account may use; the session's own where asking is denied, with the problem."""
+    """Return the regions that the account may use; the session's own, with the problem, if the request is denied."""
     try:
         regions = session.items(Call("ec2", "DescribeRegions"), "Regions")
         return sorted(region["RegionName"] for region in regions), []
@@ -67,7 +69,7 @@ def scan_account(
     def ask(question: tuple[ResourceKind, str]) -> list[CloudResource]:
         nonlocal done
         kind, region = question
-        answer: list[CloudResource] = []  # what was found before a problem counts too
+        answer: list[CloudResource] = []  # resources found before a problem count too
         try:
             if session.offers(kind.service, region):
                 answer.extend(kind.find(session, region))

@@ -1,4 +1,4 @@
-"""The connection to AWS: credentials and region by AWS's own rules, one retry policy, and the way to make a `Call`."""
+"""The connection to AWS: credentials and region by AWS's rules, one retry policy, and the sending of a `Call`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .errors import CloudError, cloud_errors
 
 @dataclass(frozen=True)
 class AwsIdentity:
-    """Who calls, from STS."""
+    """The caller's identity, from STS."""
 
     account: str
     arn: str
 
     @property
     def name(self) -> str:
-        """The user, or the name of the role's session: the default owner of what is created."""
+        """Return the user, or the name of the role's session: the default owner of what is created."""
         return self.arn.rpartition("/")[2]
 
 
@@ -49,10 +49,10 @@ class AwsSession:
             return self._clients[key]
 
     def offers(self, service: str, region: str) -> bool:
-        """False only where botocore knows the region and not the service in it.
+        """Return False only if botocore knows the region and not the service in it.
 
-        Partitions (China, GovCloud) have lists of their own, and a region may be newer than the installed botocore:
-        what is not known is asked, because a region that is skipped looks like one where nothing is left.
+        Partitions (China, GovCloud) have separate lists, and a region may be newer than the installed botocore. An
+        unknown region is asked, because a skipped region would look like one where nothing is left.
         """
         with cloud_errors():
             partition = self._session.get_partition_for_region(region)
@@ -61,12 +61,15 @@ class AwsSession:
 
     @cached_property
     def identity(self) -> AwsIdentity:
-        """The caller. Raises CloudError (exit 11) without valid credentials, or with those of another account."""
+        """Return the caller.
+
+        Raises CloudError (exit 11) without valid credentials, or with those of another account.
+        """
         answer = self.perform(Call("sts", "GetCallerIdentity"))
         caller = AwsIdentity(answer["Account"], answer["Arn"])
         if self._account is not None and caller.account != self._account:
             raise CloudError(
-                f"the credentials are of account {caller.account} ({caller.name}), and cloud.account is {self._account}",
+                f"the credentials belong to account {caller.account} ({caller.name}), but cloud.account is {self._account}",
                 fix="choose the profile of that account: export AWS_PROFILE=NAME",
                 cause="credentials",
             )

@@ -12,12 +12,12 @@ from ..config import SkytrainError
 
 PREFIX = "skytrain:"
 PROJECT, RUN, OWNER, EXPIRES_AT = (PREFIX + name for name in ("project", "run", "owner", "expires-at"))
-ALLOWED = re.compile(r"[\w .:/=+\-@]{1,256}")  # by every service's rules for tag values
+ALLOWED = re.compile(r"[\w .:/=+\-@]{1,256}")  # allowed by every service's rules for tag values
 
 
 @dataclass(frozen=True)
 class Tags:
-    """Whose a resource is. What belongs to a whole project has no run and does not expire.
+    """The owner of a resource. What belongs to a whole project has no run and does not expire.
 
     `checked` is False for tags that were read: EC2 takes any character, so that people's edits must not end a scan.
     """

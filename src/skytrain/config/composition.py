@@ -15,8 +15,9 @@ from typing import Any
 from hydra import initialize_config_module
 from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException, MissingConfigException
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
@@ -24,7 +25,6 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from .checks import check
 from .errors import ConfigError, SkytrainError, nearest
 from .group_files import GROUPS_MODULE, with_left_out
-from .overrides import parse_overrides
 from .schema import Config, flatten
 from .typed import build, is_text
 from .upgrades import RENAMED
@@ -63,9 +63,9 @@ ALTERNATIVES = {
 class AdoptedSettings:
     """The settings that initial weights bring with them."""
 
-    file: str  # that says so
+    file: str  # that the settings come from
     model: Mapping[str, Any]
-    tokenizer: Mapping[str, Any] | None = None  # None: the weights come without one
+    tokenizer: Mapping[str, Any] | None = None  # None if the weights come without one
 
 
 # Maps `model.weights` to the settings that they bring; None if no file describes them.
@@ -81,16 +81,16 @@ class Composed:
     config: Config
     values: dict[str, Any]
     origins: dict[str, str]
-    overrides: tuple[str, ...] = ()  # that it was composed of
+    overrides: tuple[str, ...] = ()  # that the configuration was composed of
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The former name of `overrides`, which launch targets of users may read."""
+        """Return `overrides` under its former name, which launch targets of users may read."""
         return self.overrides
 
     @property
     def given(self) -> frozenset[str]:
-        """The settings made by the user, on the command line or in their own files; all others are defaults."""
+        """Return the settings made by the user, on the command line or in their own files; all others are defaults."""
         return _given(self.origins)
 
 
@@ -313,7 +313,7 @@ def _adopt(tree: DictConfig, origins: dict[str, str], adopt: Adopt, chosen: Coll
 
 
 def _keep_given(tree: DictConfig, origins: dict[str, str], given: Collection[str], leave_out: str) -> None:
-    """Empty `model` except for the user's settings: another kind of model replaces the default."""
+    """Remove everything from `model` except the user's settings: another kind of model replaces the default."""
     values: Any = OmegaConf.to_container(tree.model, resolve=False)
     kept = {name: value for name, value in values.items() if name != leave_out and _is_given(f"model.{name}", given)}
     tree.model = kept
@@ -376,3 +376,36 @@ def _belongs_to_plugin(tree: DictConfig, key: str) -> bool:
         return "target" in tree.optimizer
     own_source = key.startswith("data.source.") and str(tree.data.source.get("target", "")).startswith(OWN_SOURCES)
     return key.startswith(tuple(f"{free}." for free in FREE_KEYS)) and not own_source
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Override]:
+    """Parse the `key=value` words of a command line. Raises SkytrainError for one that is something else."""
+    for text in overrides:
+        if "=" not in text:
+            raise SkytrainError(f"{text!r} is not key=value\n  for example: trainer.batch_tokens=64K")
+    parser = OverridesParser.create()
+    parsed = [_parse_one(parser, text) for text in overrides]
+    for override in parsed:
+        if override.type is not OverrideType.CHANGE or override.is_sweep_override():
+            raise SkytrainError(f"{override.input_line!r}: only key=value is understood here")
+    return parsed
+
+
+def _parse_one(parser: OverridesParser, text: str) -> Override:
+    """Parse one override in Hydra's grammar.
+
+    A value that the grammar rejects is plain text, unless it starts like a list, a mapping or a quoted string.
+    """
+    key, _, value = text.partition("=")
+    quote = "'" if "'" not in value else '"'
+    quoted = f"{key}={quote}{value}{quote}"
+    plain = value[:1] not in ("[", "{", "'", '"') and quote not in value and not value.endswith("\\")
+    for candidate in (text, quoted) if plain else (text,):
+        try:
+            return parser.parse_overrides([candidate])[0]
+        except OverrideParseException:
+            continue
+    raise SkytrainError(
+        f"{text!r} cannot be read as key=value\n"
+        "  lists are [a, b], mappings {a: 1}; quote text that begins like one of them, or with a quote: 'key=\"[a value\"'"
+    )

@@ -49,14 +49,22 @@ EXITS = (
     Exit(7, INTERRUPTED, "interrupted after a commit", RESUME),
     Exit(8, SUPERSEDED, "a newer attempt at the run has taken over", "leave it to that attempt, or choose run=NAME"),
     Exit(9, "damaged", "a checkpoint or a record of the run is damaged", "follow the message; see `--fall-back`"),
-    Exit(10, "store", "the store was unreachable for longer than we wait", RESUME),
+    Exit(10, "store", "the store was unreachable for longer than `store.patience`", RESUME),
     Exit(
-        11, "credentials", "the credentials are missing, expired or not sufficient", "mend them, then the same command"
+        11,
+        "credentials",
+        "the credentials are missing, expired or not sufficient",
+        "fix them, then run the same command",
     ),
-    Exit(12, UNCOMMITTED, "interrupted without a commit", "the same command: it resumes from the commit before"),
+    Exit(
+        12,
+        UNCOMMITTED,
+        "interrupted without a commit",
+        "run the same command again: it resumes from the previous commit",
+    ),
 )
 EXIT_CODES = {each.cause: each.code for each in EXITS}
-OUTCOMES = frozenset({DONE, STOPPED, BUDGET, INTERRUPTED, SUPERSEDED})  # of an attempt that has not failed
+OUTCOMES = frozenset({DONE, STOPPED, BUDGET, INTERRUPTED, SUPERSEDED})  # outcomes of an attempt that has not failed
 
 
 def exit_codes_text() -> str:

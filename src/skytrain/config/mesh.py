@@ -31,7 +31,9 @@ class Mesh:
     zero: Zero = 3
     offload: bool = False
     deepspeed: bool = False
-    alone: bool = False  # one rank of a mesh that would divide more if it had more ranks: it computes as they do
+    alone: bool = (
+        False  # one rank of a mesh that would divide more if it had more ranks: it computes as many ranks would
+    )
 
     def __post_init__(self) -> None:
         for name in DIMENSIONS:
@@ -44,12 +46,12 @@ class Mesh:
 
     @property
     def data(self) -> int:
-        """The number of data-parallel ranks, which read different sequences."""
+        """Return the number of data-parallel ranks, which read different sequences."""
         return self.replicate * self.shard
 
     @property
     def sharing(self) -> int:
-        """The number of ranks that shard one copy of the training state; context-parallel ranks are included."""
+        """Return the number of ranks that shard one copy of the training state; context-parallel ranks are included."""
         return self.shard * self.context
 
     @property
@@ -63,12 +65,12 @@ class Mesh:
 
     @property
     def divides(self) -> bool:
-        """Whether more than data is divided; the mesh strategy or DeepSpeed then holds low-precision weights."""
+        """Return whether more than data is divided; the mesh strategy or DeepSpeed then holds low-precision weights."""
         return self.deepspeed or self.offload or self.alone or self.gpus != self.replicate
 
     @cached_property
     def preset(self) -> str:
-        """The preset name that `parallel=` accepts together with the degrees."""
+        """Return the preset name that `parallel=` accepts together with the degrees."""
         if self.deepspeed:
             return f"deepspeed-zero{self.zero}" + ("-offload" if self.offload and self.zero == 3 else "")
         used = tuple(name for name in DIMENSIONS if getattr(self, name) > 1)

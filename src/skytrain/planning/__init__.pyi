@@ -8,7 +8,6 @@ from .catalog import (
     quota_code as quota_code,
     save_catalog as save_catalog,
 )
-from .chinchilla import BESIROGLU as BESIROGLU, HOFFMANN as HOFFMANN
 from .choice import choose as choose, costly_settings as costly_settings, explain as explain, refuse as refuse
 from .cluster_costs import (
     ClusterCosts as ClusterCosts,
@@ -43,7 +42,6 @@ from .costs import (
     work_of as work_of,
     young_daly_seconds as young_daly_seconds,
 )
-from .cpu_ranking import CpuMachine as CpuMachine, rank_cpu_machines as rank_cpu_machines
 from .experiments import CostSheet as CostSheet, cost_sheet as cost_sheet, planned_trials as planned_trials
 from .flops import (
     decoder_flops_per_token as decoder_flops_per_token,
@@ -107,7 +105,12 @@ from .plan_prepare import PrepareWork as PrepareWork, prepare_plan as prepare_pl
 from .plan_rows import offer_rows as offer_rows, purchase_rows as purchase_rows
 from .plan_serve import ServeWork as ServeWork, serve_plan as serve_plan
 from .plan_smoke import SmokeSettings as SmokeSettings, delayed_plan as delayed_plan, smoke_plan as smoke_plan
-from .ranking import Ranked as Ranked, rank_catalog as rank_catalog
+from .ranking import (
+    CpuMachine as CpuMachine,
+    Ranked as Ranked,
+    rank_catalog as rank_catalog,
+    rank_cpu_machines as rank_cpu_machines,
+)
 from .refresh import refresh_catalog as refresh_catalog
 from .search import (
     Machines as Machines,
@@ -121,7 +124,7 @@ from .serving import (
     fit_serving as fit_serving,
     refuse_serving as refuse_serving,
 )
-from .tokens import Purchase as Purchase, most_tokens as most_tokens
+from .tokens import BESIROGLU as BESIROGLU, HOFFMANN as HOFFMANN, Purchase as Purchase, most_tokens as most_tokens
 from .workload import (
     Workload as Workload,
     fixed_of as fixed_of,

@@ -25,7 +25,7 @@ PRICES = "prices.csv"
 CPU_INSTANCES = "cpu_instances.csv"
 CPU_PRICES = "cpu_prices.csv"
 FILES = (INSTANCES, PRICES, CPU_INSTANCES, CPU_PRICES)
-# Only of a refreshed catalogue: no public source lists them.
+# Only in a refreshed catalogue: no public source lists them.
 SAGEMAKER_PRICES = "sagemaker_prices.csv"
 EMR_FEES = "emr_fees.csv"
 STALE_DAYS = 30  # spot prices drift within weeks; beyond this age every plan states the age of its prices
@@ -63,7 +63,7 @@ def quota_code(instance_type: str, market: Market) -> str | None:
 @dataclass(frozen=True)
 class InstanceType:
     type: str
-    gpu: str  # a name of hardware.GPUS; empty for a machine without
+    gpu: str  # a name of hardware.GPUS; empty for a machine without GPUs
     gpus: int
     gpu_memory_mib: int  # per GPU, as EC2 states it; a process can use less
     vcpus: int
@@ -126,7 +126,7 @@ class Catalog:
 
     @property
     def date(self) -> str:
-        """The date of the oldest price."""
+        """Return the date of the oldest price."""
         return min(price.date for price in self.prices)
 
     def age_days(self, today: datetime.date) -> int:
@@ -153,7 +153,7 @@ class Catalog:
     def sagemaker_price(self, type: str, region: str, market: Market) -> Price | None:
         """Return SageMaker's price of training on ml.<type>, or None if it is not known.
 
-        Managed spot has no published price: what it costs at most, the price on demand, stands for it.
+        Managed spot has no published price: the price on demand, which is the most that it costs, is used instead.
         """
         price = self._sagemaker_by_key.get((type, region))
         return None if price is None else replace(price, market=market)
@@ -216,7 +216,7 @@ def save_catalog(catalog: Catalog, folder: Path | None = None) -> Path:
     for name, rows in tables.items():
         if not rows:
             if name in (SAGEMAKER_PRICES, EMR_FEES):
-                (cached / name).unlink(missing_ok=True)  # of an earlier refresh
+                (cached / name).unlink(missing_ok=True)  # left by an earlier refresh
             continue
         columns = ["instance_type" if field == "type" else field for field in rows[0].__dataclass_fields__]
         part = cached / f"{name}.part"

@@ -91,7 +91,7 @@ def refuse(offers: Sequence[Offer], request: PlanRequest) -> SkytrainError:
             return SkytrainError("the catalogue has no such instance")
         least = min(offers, key=_distance_from_fitting)
         return SkytrainError(
-            f"the model fits no offer: on {least.nodes} x {least.instance.type}: {least.problem}\n  try more nodes (--nodes), a larger instance, another mesh, or a smaller model"
+            f"the model does not fit any offer: on {least.nodes} x {least.instance.type}: {least.problem}\n  try more nodes (--nodes), a larger instance, another mesh, or a smaller model"
         )
     if not priced:
         return SkytrainError(
@@ -125,7 +125,7 @@ def _too_slow(priced: Sequence[Offer], hours: float, request: PlanRequest) -> Sk
     # The next power of two, so that batches and layers divide evenly.
     needed = 2 ** math.ceil(math.log2(quick.nodes * quick.estimate.hours_p90 / hours))
     hint = (
-        f"at the same speed a node, about {needed} nodes would do it: --nodes {needed}"
+        f"at the same speed per node, about {needed} nodes would be enough: --nodes {needed}"
         if request.nodes is None and hours > 1
         else "a later --deadline, more nodes, or fewer tokens"
     )

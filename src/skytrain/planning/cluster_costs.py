@@ -56,8 +56,8 @@ class ClusterMachines:
 @dataclass(frozen=True)
 class ClusterCosts:
     idle: tuple[CostLine, ...]
-    busy: tuple[CostLine, ...]  # in addition, while the run goes on
-    savings: tuple[CostLine, ...]  # dollars an hour less, each against the cluster without it
+    busy: tuple[CostLine, ...]  # in addition, while a run is active
+    savings: tuple[CostLine, ...]  # dollars per hour saved, each compared with the cluster without it
 
     @property
     def idle_usd_per_hour(self) -> float:
@@ -149,7 +149,7 @@ def _savings(
         share = 100 * less / on_demand.usd_per_hour_max
         yield CostLine(
             "spot instead of on demand", machines.nodes * less, spot.date,
-            f"{share:.0f}% of the GPU nodes' price, in the region's dearest zone",
+            f"{share:.0f}% of the GPU nodes' price, in the region's most expensive zone",
         )  # fmt: skip
     for line in idle:
         if line.name == "FSx for Lustre":

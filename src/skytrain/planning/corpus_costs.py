@@ -16,12 +16,14 @@ from .plan_prepare import SPREAD, TEXT_BYTES_PER_VCPU_SECOND, PrepareWork
 # benchmarks/corpus/spark_growth.log: from 100 thousand to 1 million documents, (159.3 - 91.36) CPU-seconds for 900
 # thousand documents of 40 words; those are de-duplication above all, and their text is counted again below.
 CPU_SECONDS_PER_DOCUMENT = 75e-6
-SPARK_START_CPU_SECONDS = 84.0  # of the same log: what 100 thousand documents took beyond that
+SPARK_START_CPU_SECONDS = 84.0  # from the same log: what 100 thousand documents took beyond that
 SHUFFLE_BYTES_PER_DOCUMENT = 383.0
 SHUFFLE_TIMES = 1.5  # room on the executors' disks: shuffled bytes are not spread evenly
 VCPU_OF_A_CORE = 2 / 3  # as for one machine: assumed
-BUSY = 0.8  # of the executors' time: stages end with a few tasks, and at times only the driver works; assumed
-BYTES_PER_DOCUMENT = 3000.0  # where nobody says how many documents there are; assumed
+BUSY = (
+    0.8  # busy share of the executors' time: stages end with a few tasks, and at times only the driver works; assumed
+)
+BYTES_PER_DOCUMENT = 3000.0  # if the number of documents is not given; assumed
 CLUSTER_START_SECONDS = 600.0  # machines, bootstrap, YARN; assumed
 SERVERLESS_START_SECONDS = 180.0  # workers, the packed environment; assumed
 # aws.amazon.com/emr/pricing: $0.048 for m5.xlarge, which costs $0.192 (as quoted in h2oai/sparkling-water#1462);
@@ -31,7 +33,7 @@ LONGEST_HOURS = 6.0  # a cluster is made large enough for this
 NODE_TYPES = ("r5.xlarge", "r5.2xlarge", "r5.4xlarge", "r7i.xlarge", "r7i.2xlarge", "r7i.4xlarge")
 MOST_NODES = 200
 MOST_SERVERLESS_DISK_GB = 200
-FREE_DISK_GB = 20  # of each worker of EMR Serverless
+FREE_DISK_GB = 20  # included with each worker of EMR Serverless
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class CorpusWork:
 
     @property
     def vcpu_seconds(self) -> float:
-        """The vCPU seconds that Spark computes, without its start."""
+        """Return the vCPU seconds that Spark computes, without its start."""
         text = self.text_bytes / TEXT_BYTES_PER_VCPU_SECOND
         return text + self.documents * CPU_SECONDS_PER_DOCUMENT / VCPU_OF_A_CORE
 
@@ -63,8 +65,8 @@ class CorpusOffer:
     hours_p90: float
     usd: float
     usd_p90: float
-    fee_usd: float  # EMR's own part of `usd`
-    words: tuple[str, ...]  # of `skytrain launch prepare`
+    fee_usd: float  # EMR's part of `usd`
+    words: tuple[str, ...]  # arguments of `skytrain launch prepare`
 
 
 @dataclass(frozen=True)

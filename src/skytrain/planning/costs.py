@@ -26,8 +26,8 @@ START_SECONDS = (10.0, 40.0)  # interpreter, CUDA, process group, first allocati
 INTERRUPTIONS_PER_HOUR = 1 / 24  # per spot machine
 S3_FRACTION = 0.5  # of a machine's network rate, reached by S3 transfers
 S3_BYTES_PER_S_MOST = 2e9
-UNKNOWN_ITEMS = 1000  # of a task whose file does not say how many it has
-EVALUATION_COST = 1 / 3  # of a training token: forward only
+UNKNOWN_ITEMS = 1000  # items of a task whose file does not say how many it has
+EVALUATION_COST = 1 / 3  # cost of a token relative to training: forward pass only
 GP3_GB = 200
 GP3_USD_PER_GB_MONTH = 0.08
 S3_USD_PER_GB_MONTH = 0.023
@@ -35,11 +35,11 @@ S3_USD_PER_1000_WRITES = 0.005
 S3_PART_BYTES = 64 * 2**20
 IPV4_USD_PER_HOUR = 0.005
 HOURS_PER_MONTH = 730.0
-KEPT_DAYS = 30.0  # data and checkpoints in the bucket
+KEPT_DAYS = 30.0  # how long data and checkpoints stay in the bucket
 
 ASSUMPTIONS = {
     "step time": "lognormal; sigma 3% measured, 8% calibrated, 20% assumed (the error on published runs that the fit had not seen)",
-    "spot price": "uniform between the cheapest and the dearest zone of the region on the day of the price; assumed to stay",
+    "spot price": "uniform between the cheapest and the most expensive zone of the region on the day of the price; assumed to stay",
     "boot": "uniform, 5 to 12 minutes for each start; assumed",
     "compile": "uniform, 40 to 180 s for each start where trainer.compile is on; assumed",
     "interruptions": "Poisson, one in 24 machine hours on spot, none on demand; assumed. Each loses a uniform part of the time since the last checkpoint",

@@ -28,7 +28,7 @@ class Generation:
 class Gpu:
     name: str
     device_pattern: str  # a regular expression on torch.cuda.get_device_name()
-    peak_flops: float | None  # dense bf16 per second; None where no trustworthy figure was found
+    peak_flops: float | None  # dense bf16 per second; None if no trustworthy figure was found
     fp32_flops: float  # per second without tensor cores, as for full float32 products
     generation: Generation
     power: float  # factor on the generation's fractions due to the power limit

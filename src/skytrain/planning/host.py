@@ -56,5 +56,5 @@ def disk_problem(job: TrainingJob, mesh: Mesh, node: Node, work: RunWork) -> str
     there = USABLE * node.disk_bytes
     if needed <= there:
         return None
-    blocks = "; loader.shuffle=blocks does with less" if work.local_data_bytes > there else ""
+    blocks = "; loader.shuffle=blocks needs less" if work.local_data_bytes > there else ""
     return f"needs {format_bytes(needed)} of local disk, of {format_bytes(there)}{blocks}"

@@ -176,7 +176,7 @@ def _mode(job: TrainingJob, mesh: Mesh) -> str:
 def _slower(measured: float, longer: float, shorter: float) -> float:
     """Return how much slower than predicted the longer side was, given the measured step.
 
-    The whole ratio is used if the shorter side alone explains the step.
+    The whole ratio is used if the shorter side by itself explains the step.
     """
     rest = 1 - (shorter / measured) ** SHARPNESS
     return measured * rest ** (1 / SHARPNESS) / longer if rest > 0.5 else measured / together(longer, shorter)

@@ -61,7 +61,7 @@ class TrainingJob:
 
     @property
     def together(self) -> int:
-        """The number of micro-batches per pipeline pass."""
+        """Return the number of micro-batches per pipeline pass."""
         return self.pipeline_micro_batches or self.accumulation
 
 
@@ -80,7 +80,7 @@ class Memory:
 
     @property
     def allocated(self) -> float:
-        """What torch.cuda.max_memory_allocated() reports."""
+        """Return what torch.cuda.max_memory_allocated() reports."""
         return self.parameters + self.gradients + self.optimizer + self.activations + self.logits + self.buffers
 
     @property

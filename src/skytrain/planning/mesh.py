@@ -41,7 +41,7 @@ def mesh_words(text: str) -> list[str]:
         if name not in DIMENSIONS:
             guess = nearest(name, DIMENSIONS)
             raise SkytrainError(
-                f"--mesh {text}: there is no dimension {name!r}"
+                f"--mesh {text}: {name!r} is not a dimension"
                 + (f"; did you mean {guess}?" if guess else "")
                 + f"\n  one of {', '.join(DIMENSIONS)}"
             )

@@ -17,13 +17,13 @@ from .mesh import Mesh, near_meshes, requested_mesh
 from .search import Machines, NoPlacement, Placement, best_placement
 from .workload import Workload
 
-NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # that are tried unless the request names a number
+NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # counts that are tried unless the request names one
 SMALL_NODES_MOST = 4  # machines with fewer GPUs than this are tried up to this many of them
 # machines with a slower network than this are tried only up to SLOW_NETWORK_MOST of them
 SLOW_NETWORK_MOST = 64
 FAST_NETWORK_GBPS = 400
-SHORTEST_SECONDS = 600.0  # of perfect computing, below which more machines boot longer than they save
-LONGEST_HOURS = 90 * 24.0  # of a run that is offered where no deadline and no number of nodes is given
+SHORTEST_SECONDS = 600.0  # ideal computing time below which more machines take longer to boot than they save
+LONGEST_HOURS = 90 * 24.0  # limit on a run if neither a deadline nor a number of nodes is given
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PlanRequest:
     nodes: int | None = None
     region: str | None = None
     market: Market | None = None
-    target: str | None = EC2.name  # a seller; None: all whose prices are known
+    target: str | None = EC2.name  # a seller; None means all whose prices are known
     tokens_open: bool = (
         False  # the question is how many tokens the budget buys, so dollars and hours do not limit it yet
     )
@@ -64,7 +64,7 @@ class PlanRequest:
 
     @property
     def longest_hours(self) -> float | None:
-        """The limit on an offer's p90 hours, or None."""
+        """Return the limit on an offer's p90 hours, or None."""
         if self.tokens_open:
             return None
         if self.deadline_hours is not None:
@@ -90,7 +90,7 @@ class Offer:
 
     @property
     def machine(self) -> str:
-        """The machine's type as its seller names it: g5.xlarge, or ml.g5.xlarge of SageMaker."""
+        """Return the machine's type as its seller names it: g5.xlarge, or ml.g5.xlarge of SageMaker."""
         return f"{self.seller.machine_prefix}{self.instance.type}"
 
     @property

@@ -1,4 +1,4 @@
-"""plan.json: what `launch` follows. Typed, versioned, with an expiry and a hash of its content; one reader."""
+"""plan.json, which `launch` follows: typed and versioned, with an expiry and a hash of its content; one reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..config import ConfigError, SkytrainError, build
 from .catalog import Market
 
 FORMAT = 3
-HASH = "hash"  # the key of the hash over all others
+HASH = "hash"  # key of the hash over all other keys
 JobKind = Literal["train", "prepare", "tune", "serve"]
 
 
@@ -28,7 +28,7 @@ class QuotaNeed:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the run is spread over the offer's GPUs; `overrides` makes `train` form exactly this."""
+    """The distribution of a run over the offer's GPUs; `overrides` makes `train` form exactly this."""
 
     mesh: dict[str, int]
     preset: str
@@ -92,7 +92,7 @@ class PlannedOffer:
     price_source: str
     max_usd_per_hour_each: float  # the bid of a spot machine, the price of one on demand
     quota: QuotaNeed
-    efa_interfaces: int  # per node; 0 where the run has a single node
+    efa_interfaces: int  # per node; 0 if the run has a single node
     placement_group: bool
     disk_gb: int  # of gp3 per node
     layout: Layout | None  # None for a machine that does not train
@@ -101,7 +101,7 @@ class PlannedOffer:
     cost: CostForecast
     kill_after_seconds: float  # from the start of these machines; AWS ends them then, whatever happens
     zones: list[ZonePrice]
-    reservation: str | None = None  # a capacity block, which is paid for already
+    reservation: str | None = None  # a capacity block, which is already paid for
     target: str = "ec2"  # whose prices these are
 
 
@@ -113,7 +113,7 @@ class PlannedCode:
 
 @dataclass(frozen=True)
 class PlannedData:
-    """Where the tokens are, relative to the store, and about how many bytes each machine reads."""
+    """The place of the tokens, relative to the store, and about how many bytes each machine reads."""
 
     folder: str
     bytes: float
@@ -121,7 +121,7 @@ class PlannedData:
 
 @dataclass(frozen=True)
 class Plan:
-    """The chosen offer first, then those to fall back to, and everything a launch needs to follow them."""
+    """The offers of a run, the chosen one first and then the fallbacks, with everything that a launch needs."""
 
     format: int
     made_at: str
@@ -181,7 +181,7 @@ def read_plan(path: Path) -> Plan:
         raise SkytrainError(f"{path} is not a plan\n  {again}")
     if content["format"] != FORMAT:
         raise SkytrainError(
-            f"{path} is not a plan of format {FORMAT}, which this version reads, but {content['format']!r}\n  {again}"
+            f"{path} has format {content['format']!r}, and this version reads format {FORMAT}\n  {again}"
         )
     if content.pop(HASH, None) != _content_hash(content):
         raise SkytrainError(

@@ -29,9 +29,9 @@ from .plan_file import (
 )
 
 EXPIRES_HOURS = 24  # spot prices move within a day
-PRICE_TOLERANCE = 1.2  # of the planned price, beyond which a plan must be made again
-FALLBACKS = 3  # offers after the choice
-SPARE_DISK = 1.2  # of the bytes that a machine keeps, where it has no NVMe to keep them on
+PRICE_TOLERANCE = 1.2  # multiple of the planned price beyond which a plan must be made again
+FALLBACKS = 3  # number of offers after the choice
+SPARE_DISK = 1.2  # disk as a multiple of the bytes that a machine without NVMe keeps
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class PlanMaterial:
     """The inputs of a plan besides its offers."""
 
     values: Mapping[str, Any]  # the composed configuration
-    overrides: Sequence[str]  # that it was composed of
+    overrides: Sequence[str]  # that the configuration was composed of
     request: PlanRequest
     catalog: Catalog
     data: PlannedData
@@ -64,7 +64,7 @@ def make_plan(offers: Sequence[Offer], why: str, material: PlanMaterial) -> Plan
     now = material.now
     planned = [_planned(offer, material) for offer in offers]
     if (reservation := values["cloud"].get("reservation")) is not None:
-        # A block is paid for already, so there are no fallbacks. It has its own placement.
+        # A block is already paid for, so there are no fallbacks. It has its own placement.
         planned = [replace(planned[0], reservation=reservation, placement_group=False)]
     choice = planned[0]
     return Plan(
@@ -104,7 +104,7 @@ def fallbacks(choice: Offer, offers: Sequence[Offer]) -> list[Offer]:
 
 
 def highest_bid(offer: Offer, catalog: Catalog) -> float:
-    """Return the most that one machine may cost an hour: for spot, a fifth above the dearest zone, at most on demand.
+    """Return the most that one machine may cost an hour: for spot, 20% above the costliest zone, at most on demand.
 
     A run whose prices moved further has to be planned again. Without a limit, AWS's own is the on-demand price.
     """

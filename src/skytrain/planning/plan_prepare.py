@@ -17,15 +17,15 @@ from .plan_making import EXPIRES_HOURS, FALLBACKS, JobMaterial, bid_for
 
 TEXT_BYTES_PER_VCPU_SECOND = 4e6  # 6.1e6 measured per CPU-second; a vCPU is half a core: two thirds assumed
 SPREAD = 1.8  # p90 of the seconds over their median: rules, languages and file formats differ; assumed
-LONGEST_HOURS = 12.0  # of the choice, where a larger machine would be faster for about the same dollars
-MOST_VCPUS = 64  # what is not parallel, such as joining duplicates, would leave more of them idle
-FAMILIES = ("c7i", "m7i", "r7i")  # that the base lets operators start; r5 is for clusters
-WORKER_GIB = 1.5  # of memory per worker
+LONGEST_HOURS = 12.0  # limit on the choice, if a larger machine would be faster for about the same dollars
+MOST_VCPUS = 64  # more would be idle in serial parts, such as joining duplicates
+FAMILIES = ("c7i", "m7i", "r7i")  # families that the base lets operators start; r5 is for clusters
+WORKER_GIB = 1.5  # memory per worker
 # What de-duplication keeps on the disk while it runs: signature, band hashes and two hashes with a number.
 SCRATCH_BYTES_PER_DOCUMENT = 768.0
-SCRATCH_TIMES = 1.5  # sets of shingles come on top, and the number of documents is a guess
+SCRATCH_TIMES = 1.5  # allowance for sets of shingles, and for the estimated number of documents
 OTHER_DISK_GB = 100  # system, packages, caches
-MOST_DISK_GB = 16384  # of a gp3 volume
+MOST_DISK_GB = 16384  # limit of a gp3 volume
 ASSUMPTIONS = {
     "speed": "4 MB of text per vCPU and second, p90 1.8 times as slow; from 6.1 MB per CPU-second measured",
     "text": "compressed files have three times as many bytes of text; the rules keep 60% of it",
@@ -107,7 +107,7 @@ def _chosen(offers: Sequence[PlannedOffer], request: PlanRequest) -> list[Planne
     ranked = by_cost or sorted(affordable, key=lambda offer: (offer.cost.hours_p90, offer.cost.usd))
     first = ranked[:FALLBACKS]
     last = ranked[FALLBACKS : FALLBACKS + 1]
-    if all(offer.market == "spot" for offer in first):  # in a shortage of spot machines, one that is certain
+    if all(offer.market == "spot" for offer in first):  # add one on demand, in case spot machines are short
         last = [offer for offer in ranked[FALLBACKS:] if offer.market == "on-demand"][:1] or last
     return [*first, *last]
 

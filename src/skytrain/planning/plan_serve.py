@@ -31,8 +31,8 @@ class ServeWork:
     gpu_memory: float  # share of each GPU's memory
     max_length: int | None = None
     gpus: int | None = None
-    hours: float | None = None  # None: as long as the budget lasts
-    families: tuple[str, ...] = ()  # that may be started; empty: all
+    hours: float | None = None  # None means as long as the budget lasts
+    families: tuple[str, ...] = ()  # families that may be started; empty means all
 
 
 def serve_plan(work: ServeWork, material: JobMaterial) -> Plan:

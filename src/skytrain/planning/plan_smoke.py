@@ -10,7 +10,7 @@ from .budget import Budget
 from .costs import BOOT_SECONDS, COMPILE_SECONDS, GP3_GB, GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH, START_SECONDS
 from .plan_file import CostForecast, Plan, PlannedOffer
 
-SLOW = 1.5  # p90 of the steps' seconds over the plan's
+SLOW = 1.5  # p90 of a step's seconds, as a multiple of the plan's
 
 
 @dataclass(frozen=True)

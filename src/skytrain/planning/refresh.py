@@ -14,7 +14,7 @@ from ..storage import aws_client_config
 from .catalog import CPU_FAMILIES, FAMILIES, REGIONS, Catalog, InstanceType, Price
 from .hardware import find_gpu
 
-PRICING_REGION = "us-east-1"  # the price list has endpoints in three regions only
+PRICING_REGION = "us-east-1"  # the price list has endpoints in only three regions
 Clients = Callable[[str, str], Any]  # service, region -> a boto3 client
 
 

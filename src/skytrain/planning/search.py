@@ -16,9 +16,9 @@ from .memory import Memory, TrainingJob, path_of, rank_memory, train_bytes_per_p
 from .mesh import CHUNKS, Mesh
 from .throughput import tokens_per_step
 
-SMALL = 4  # times its state is less than a GPU's memory
-TIGHT = 0.92  # of the memory: beyond it a layout has to be worth the risk of running out
-MOST_NODES_A_GROUP = 8  # that share one copy where there are several: beyond it, all of them may as well
+SMALL = 4  # a model is small if this many times its state is less than a GPU's memory
+TIGHT = 0.92  # share of the memory beyond which a layout must be worth the risk of running out
+MOST_NODES_A_GROUP = 8  # limit on nodes that share one of several copies: beyond it, all nodes may as well share one
 SIMPLER = 0.01  # speedup required of each further dimension: the prediction is not precise below it
 
 
@@ -126,7 +126,7 @@ class _Search:
         best: Placement | None = None
         best_rate = 0.0
         least = float("inf")
-        reason: str | None = None  # that something which fits a GPU still cannot be
+        reason: str | None = None  # why a layout that fits a GPU still cannot be used
         for tried, layout, memory in self._candidates(layouts):
             if memory.total > limit:
                 least = min(least, memory.total)
@@ -154,7 +154,7 @@ class _Search:
         limit = usable_bytes(self.machines.gpu_memory_mib)
         by_arithmetic = not any(is_of_gpu(one, self.machines.node) for one in self.measurements)
         for layout in layouts:
-            roomy: list[TrainingJob] = []  # that fit with memory to spare
+            roomy: list[TrainingJob] = []  # those that fit with memory to spare
             for kind in _kinds(self.job, layout, self.fixed):
                 for tried, memory in _splits(kind, layout, self.batch_tokens, limit, self.fixed):
                     if by_arithmetic and any(_is_never_slower(other, tried, layout) for other in roomy):

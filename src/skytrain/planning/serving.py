@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from ..config import SkytrainError, format_bytes
 from .memory import CONTEXT_BYTES, NCCL_BYTES
 
-BATCHED_TOKENS = 8192  # that vLLM computes at once while it reads prompts: its default on GPUs
+BATCHED_TOKENS = 8192  # tokens that vLLM computes at once while it reads prompts: its default on GPUs
 SAMPLED_ROWS = 256  # sequences whose next token is chosen at once: vLLM's default
 SHORTEST = 512  # tokens of context below which serving makes no sense, unless the model has fewer
-MOST_GPUS = 8  # of one machine
+MOST_GPUS = 8  # in one machine
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ TAIL_SECONDS = 6.7e-9
 FP8_SPEED = 1.53  # of products in fp8 relative to bf16, rounding included; fitted on published runs (published.log)
 FP32_FRACTION = 0.8  # of the float32 peak, reached by products without tensor cores
 OVERLAP = 0.8  # of the computing time, the part that can cover communication; the first and last block cannot
-BACKWARD = 2 / 3  # of a micro-batch's time
+BACKWARD = 2 / 3  # share of a micro-batch's time
 # Exponent of the power mean that combines host and device time. In one part of a step the device waits for the host,
 # in another the host for the device, so if both take about the same time the step takes longer than either.
 SHARPNESS = 4
@@ -38,7 +38,7 @@ OPTIMIZER_BYTES = 44  # per parameter and step: AdamW reads 16 and writes 12, th
 UNFUSED_BYTES = (
     44  # more, where AdamW is a kernel for each of its operations: six of them read and write two or three numbers
 )
-MASTER_BYTES = 12  # more, where weights are bfloat16: gradients to float32, and the updated copies back
+MASTER_BYTES = 12  # in addition, if weights are bfloat16: gradients to float32, and the updated copies back
 WEIGHT_BYTES = 20  # per parameter and micro-batch: casts to bfloat16 and back, and adding up gradients
 
 
@@ -70,13 +70,13 @@ class StepTime:
     attention: float
     traffic: float
     optimizer: float
-    host: float  # what the device loses by waiting for the host's launches
-    communication: float  # what computation does not cover
+    host: float  # time that the device loses by waiting for the host's launches
+    communication: float  # time that computation does not cover
     bubble: float
 
     @property
     def device(self) -> float:
-        """The step time if the host never delays the device."""
+        """Return the step time if the host never delays the device."""
         return self.products + self.attention + self.traffic + self.optimizer + self.communication + self.bubble
 
     @property

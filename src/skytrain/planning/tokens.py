@@ -1,4 +1,4 @@
-"""The inverse of a plan: how many tokens a budget buys, and on which offers it buys most."""
+"""The number of tokens to train on: what a budget buys on each offer, and what is compute-optimal."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def most_tokens(
     bought: list[Purchase] = []
     for offer in sorted(priced, key=at_most, reverse=True):
         if len(bought) >= rows and at_most(offer) <= bought[rows - 1].tokens:
-            break  # neither this nor any after it can buy more than what is there
+            break  # neither this offer nor any after it can buy more
         if tokens := tokens_for_budget(config, offer, budget_usd, deadline_hours):
             steps = tokens // config.trainer.batch_tokens
             bought.append(Purchase(tokens, estimate_steps(config, offer, steps), offer))
@@ -98,5 +98,34 @@ def _buys_nothing(
         )
     least, offer = min(in_time, key=lambda pair: pair[0].usd_p90)
     return SkytrainError(
-        f"budget.usd={budget_usd:g} buys not one step: the least is ${least.usd_p90:,.2f} at p90 ({offer.name}), for booting a machine and one step\n  try: budget.usd={math.ceil(least.usd_p90)} or more"
+        f"budget.usd={budget_usd:g} does not buy a single step: the least is ${least.usd_p90:,.2f} at p90 ({offer.name}), for booting a machine and one step\n  try: budget.usd={math.ceil(least.usd_p90)} or more"
     )
+
+
+@dataclass(frozen=True)
+class LossLaw:
+    """A fit of L(N, D) = E + A/N^alpha + B/D^beta, whose minimum at a fixed compute of 6·N·D gives the optimal tokens.
+
+    N counts all parameters.
+    """
+
+    name: str
+    e: float
+    a: float
+    b: float
+    alpha: float
+    beta: float
+
+    def loss(self, parameters: float, tokens: float) -> float:
+        """Return nats per token on the data of the fit; differences transfer to other data better than levels."""
+        return self.e + self.a / parameters**self.alpha + self.b / tokens**self.beta
+
+    def optimal_tokens(self, parameters: float) -> float:
+        """Return the tokens for which this model size is compute-optimal: alpha·A/N^alpha = beta·B/D^beta."""
+        return (self.beta * self.b * parameters**self.alpha / (self.alpha * self.a)) ** (1 / self.beta)
+
+
+# Hoffmann et al. 2022 (arXiv 2203.15556), approach 3, and the replication by Besiroglu et al. 2024 (arXiv 2404.10102),
+# who show that the original fit is off.
+HOFFMANN = LossLaw(name="Hoffmann 2022", e=1.69, a=406.4, b=410.7, alpha=0.34, beta=0.28)
+BESIROGLU = LossLaw(name="Besiroglu 2024", e=1.8172, a=482.01, b=2085.43, alpha=0.3478, beta=0.3658)

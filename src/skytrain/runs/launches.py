@@ -31,7 +31,7 @@ class LaunchedGroup:
 
     @property
     def text(self) -> str:
-        """The machines in a few words."""
+        """Return the machines in a few words."""
         place = f" in {self.zone}" if self.zone else ""
         return f"{self.nodes} x {self.instance_type} ({self.market}){place}"
 
@@ -71,12 +71,12 @@ class LaunchRecord:
 
     @property
     def over_at(self) -> datetime:
-        """When every group has been ended."""
+        """Return when every group has been ended."""
         return max(datetime.fromisoformat(group.kill_at) if group.kill_at else NEVER for group in self.groups)
 
     @property
     def target_word(self) -> str:
-        """What people type to name the target."""
+        """Return what people type to name the target."""
         return f"cloud{'.target' if '.' in self.target else ''}={self.target}"
 
 

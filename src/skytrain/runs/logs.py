@@ -54,7 +54,7 @@ class _Handler(logging.Handler):
 
 @contextmanager
 def libraries_logged(write: Write) -> Iterator[None]:
-    """Also log warnings and errors of libraries, and the error that ends this block."""
+    """Log warnings and errors of libraries too, and the error that ends this block."""
     handler = _Handler(write)
     logging.getLogger().addHandler(handler)
     try:

@@ -1,4 +1,4 @@
-"""What can be combined: one table of rules over a configuration, its mesh and, where known, its device.
+"""The settings that can be combined: one table of rules over a configuration, its mesh and, if known, its device.
 
 `config` reads it when settings are composed, `train` before workers start and again on the device, `parallel=auto` and
 `plan` when they choose a mesh, and the documentation prints it.

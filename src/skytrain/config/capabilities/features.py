@@ -1,4 +1,4 @@
-"""Which settings can be combined with which mesh and model."""
+"""Rules on settings that cannot be combined with a mesh or a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WHOLE_MATRIX_OPTIMIZERS = [
 def _divided(setup: Setup, *dimensions: str) -> str | None:
     """Return the first of these dimensions that the mesh divides, as `parallel.tensor=2`; None if it divides none.
 
-    Where the ranks are not counted yet, the setting is returned as it is.
+    While the number of ranks is unknown, the setting is returned unchanged.
     """
     dimension = next((name for name in dimensions if getattr(setup.mesh, name) > 1), None)
     known = setup.config.parallel if setup.processes is None else setup.mesh

@@ -1,4 +1,4 @@
-"""Which kernels serve which models: fused ones and fp8."""
+"""Rules on the models that fused kernels and fp8 support."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ def _fp8_problem(config: Config, mesh: Mesh, device: Device | None) -> str | Non
     if not has_layers(model):
         return f"model={model.name} is not the built-in decoder"
     if device is not None and (device.kind != "cuda" or device.capability < FP8_CAPABILITY):
-        return "it takes a GPU that multiplies fp8: Ada (L4), Hopper (H100, H200) or later"
+        return "it needs a GPU that multiplies fp8: Ada (L4), Hopper (H100, H200) or later"
     if mesh != ALONE:
-        return "it is for one GPU so far"
+        return "it works on only one GPU"
     if not config.trainer.compile:
-        return "rounding takes longer than the products gain unless trainer.compile=true fuses it with what is around"
+        return "rounding takes longer than the products gain unless trainer.compile=true fuses it with the operations around it"
     sizes = {
         "model.width": model.width,
         "the MLP's width": model.hidden_width,

@@ -17,7 +17,7 @@ class Device:
     kind: Literal["cpu", "cuda"]
     name: str = "cpu"
     capability: tuple[int, int] = (0, 0)  # CUDA's number for the chip's generation
-    kernels: bool = False  # whether our Triton kernels run there
+    kernels: bool = False  # whether Skytrain's Triton kernels run on it
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Setup:
 class Rule:
     """Settings that cannot be combined, or sizes that do not divide.
 
-    `problem` tells what is wrong with the values in it, or None where the setup works. `excludes` says the same in
+    `problem` tells what is wrong, with the values, or returns None if the setup works. `excludes` says the same in
     general, for the documentation.
     """
 

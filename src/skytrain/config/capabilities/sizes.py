@@ -1,4 +1,4 @@
-"""Which degrees of a mesh divide the model, the sequence, the batch and the processes."""
+"""Rules on the degrees of a mesh, which must divide the model, the sequence, the batch and the processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _pieces(setup: Setup) -> str | None:
     below = length // pieces * pieces
     above = -(-length // pieces) * pieces
     near = " or ".join(f"trainer.sequence_length={n}" for n in (below, above) if 0 < n <= config.model.max_length)
-    twice = "" if method == "ulysses" else ", two for each so that all have the same to do"
+    twice = "" if method == "ulysses" else ", two for each so that all have the same work"
     fix = f"; try {near}" if near else ""
     return f"{length} tokens do not divide into {pieces} pieces for {ranks} ranks (parallel.context{twice}){fix}"
 

@@ -1,4 +1,4 @@
-"""How a setting is declared: its type, what it means, and what it decides, in one place.
+"""The declaration of a setting: its type, what it means, and what it decides, in one place.
 
 Run identity, data versions, checkpoint compatibility, `skytrain config explain` and docs/settings.md are derived from this.
 """

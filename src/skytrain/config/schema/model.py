@@ -1,4 +1,4 @@
-"""What is trained: the built-in decoder, a class of the user's, or any causal model of Hugging Face's."""
+"""The model: the built-in decoder, a user's class, or any causal model of Hugging Face."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class DecoderConfig:
 
     @property
     def groups(self) -> int:
-        """Key-value heads; each serves heads / groups query heads."""
+        """Return the number of key-value heads; each serves heads / groups query heads."""
         return self.kv_heads or self.heads
 
     @property

@@ -202,12 +202,12 @@ class TrainerConfig:
 
     @property
     def compute_precision(self) -> Precision:
-        """The precision of a run whose `auto` has been resolved."""
+        """Return the precision of a run whose `auto` has been resolved."""
         assert self.precision != "auto", "trainer.precision=auto has not been resolved"
         return self.precision
 
     @property
     def micro_sequences(self) -> int:
-        """The micro-batch of a run whose `auto` has been resolved."""
+        """Return the micro-batch of a run whose `auto` has been resolved."""
         assert self.micro_batch is not None, "trainer.micro_batch=auto has not been resolved"
         return self.micro_batch

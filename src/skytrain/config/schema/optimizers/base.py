@@ -1,4 +1,4 @@
-"""What every optimizer declares: settings, the class that implements it, and the facts that planning needs."""
+"""The declaration of an optimizer: its settings, the class that implements it, and the facts that planning needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An optimizer of the user's own, by the path of its class."""
+"""A user's optimizer, by the path of its class."""
 
 from __future__ import annotations
 
