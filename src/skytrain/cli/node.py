@@ -88,7 +88,7 @@ def node(
         check_installed()
     request = NodeRequest(
         run=run_name(composed.config, start),
-        words=[*(overrides or []), *worker_options(config_dir or [], start, allow_changes)],
+        arguments=[*(overrides or []), *worker_options(config_dir or [], start, allow_changes)],
         nodes=nodes,
         processes=choose_processes(composed.config, processes) if job == "train" else (processes or 1),
         name=name,

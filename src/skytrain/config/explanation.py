@@ -28,10 +28,10 @@ class Variant:
     """One variant of a group and the setting that selects it: `optimizer.name` is `adamw`."""
 
     key: str
-    words: tuple[str, ...]
+    names: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.key}={', '.join(self.words)}"
+        return f"{self.key}={', '.join(self.names)}"
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,10 @@ def default_of(setting: Explained) -> tuple[Any, str] | None:
     """Return the default value and the file that sets it; a non-default variant has the value of its own file."""
     values, origins = _defaults()
     form = setting.variant
-    if setting.key in values and (form is None or values[form.key] in form.words):
+    if setting.key in values and (form is None or values[form.key] in form.names):
         return values[setting.key], origins[setting.key]
     for file, leaves in _group_files().items():
-        if setting.key in leaves and form is not None and leaves.get(form.key) in form.words:
+        if setting.key in leaves and form is not None and leaves.get(form.key) in form.names:
             return leaves[setting.key], file
     return None
 
@@ -156,7 +156,7 @@ def _without_repeats(settings: list[Explained]) -> list[Explained]:
     for one in settings:
         known = merged.setdefault((one.declared, one.type), one)
         if known is not one and known.variant and one.variant:
-            both = Variant(known.variant.key, (*known.variant.words, *one.variant.words))
+            both = Variant(known.variant.key, (*known.variant.names, *one.variant.names))
             merged[one.declared, one.type] = replace(known, variant=both)
     return list(merged.values())
 

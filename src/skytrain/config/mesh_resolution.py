@@ -88,8 +88,8 @@ def advice(mesh: Mesh, ranks_per_node: int) -> list[str]:
     """Return warnings about a mesh that works but is probably not intended."""
     if ranks_per_node % mesh.tensor:  # tensor ranks are adjacent, so they share a node if the degree divides its ranks
         return [
-            f"parallel.tensor={mesh.tensor} crosses nodes of {ranks_per_node}: its ranks talk in every layer, over the network "
-            f"between nodes this is slow; try parallel.tensor={math.gcd(mesh.tensor, ranks_per_node)} parallel.shard=-1"
+            f"parallel.tensor={mesh.tensor} crosses nodes of {ranks_per_node}: its ranks communicate in every layer, "
+            f"which is slow over the network between nodes; try parallel.tensor={math.gcd(mesh.tensor, ranks_per_node)} parallel.shard=-1"
         ]
     return []
 

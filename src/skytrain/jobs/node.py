@@ -37,7 +37,7 @@ class NodeRequest:
     """The arguments of `skytrain node`."""
 
     run: str
-    words: Sequence[str]  # arguments of `skytrain train`
+    arguments: Sequence[str]  # of `skytrain train`
     nodes: int
     processes: int
     name: str | None = None  # of this machine
@@ -110,10 +110,10 @@ def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell
         return meter.record(in_seconds=rules.beat_seconds + LATE_SECONDS)
 
     commands: dict[str, StartsJobs] = {
-        "train": TrainCommand(request.words, request.nodes, request.processes),
-        "prepare": PrepareCommand(request.words, store, run),
-        "tune": TuneCommand(request.words, store, run, host.machine),
-        "serve": ServeCommand(request.words, store, run),
+        "train": TrainCommand(request.arguments, request.nodes, request.processes),
+        "prepare": PrepareCommand(request.arguments, store, run),
+        "tune": TuneCommand(request.arguments, store, run, host.machine),
+        "serve": ServeCommand(request.arguments, store, run),
     }
     services = HostServices(
         start_job=commands[request.job].start,

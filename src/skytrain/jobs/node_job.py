@@ -86,9 +86,9 @@ class StartsJobs(Protocol):
 
 @dataclass(frozen=True)
 class TrainCommand:
-    """The command that all nodes of a run start: `skytrain train WORDS`."""
+    """The command that all nodes of a run start: `skytrain train ARGUMENTS`."""
 
-    words: Sequence[str]
+    arguments: Sequence[str]
     nodes: int
     processes: int
 
@@ -97,52 +97,52 @@ class TrainCommand:
         if self.nodes > 1:
             place += ["--rendezvous", f"{generation.address}:{generation.port}"]
         joined = JoinedGeneration(generation.number, generation.rendezvous_id, generation.members)
-        return ChildJob([sys.executable, "-m", "skytrain", "train", *self.words, *place], joined)
+        return ChildJob([sys.executable, "-m", "skytrain", "train", *self.arguments, *place], joined)
 
 
 @dataclass(frozen=True)
 class PrepareCommand:
-    """`skytrain prepare WORDS` on one machine. If it is killed, the next one uses what it has finished."""
+    """`skytrain prepare ARGUMENTS` on one machine. If it is killed, the next one uses what it has finished."""
 
-    words: Sequence[str]
+    arguments: Sequence[str]
     store: Store
     run: str
 
     def start(self, generation: JobGeneration, node_rank: int) -> NodeJob:
         joined = JoinedGeneration(generation.number, generation.rendezvous_id, generation.members)
         output = JobOutput(self.store, self.run, f"{generation.number:05d}")
-        return ChildJob([sys.executable, "-m", "skytrain", "prepare", *self.words], joined, output)
+        return ChildJob([sys.executable, "-m", "skytrain", "prepare", *self.arguments], joined, output)
 
 
 @dataclass(frozen=True)
 class TuneCommand:
-    """`skytrain tune WORDS` on one machine, as one of those that share a sweep.
+    """`skytrain tune ARGUMENTS` on one machine, as one of those that share a sweep.
 
     Its trials are separate runs: they belong to the sweep, not to this machine's generation.
     """
 
-    words: Sequence[str]
+    arguments: Sequence[str]
     store: Store
     run: str
     machine: str
 
     def start(self, generation: JobGeneration, node_rank: int) -> NodeJob:
         output = JobOutput(self.store, self.run, f"{generation.number:05d}")
-        command = [sys.executable, "-m", "skytrain", "tune", *self.words, f"tune.host={self.machine}"]
+        command = [sys.executable, "-m", "skytrain", "tune", *self.arguments, f"tune.host={self.machine}"]
         return ChildJob(command, None, output)
 
 
 @dataclass(frozen=True)
 class ServeCommand:
-    """`skytrain serve WORDS` on one machine."""
+    """`skytrain serve ARGUMENTS` on one machine."""
 
-    words: Sequence[str]
+    arguments: Sequence[str]
     store: Store
     run: str
 
     def start(self, generation: JobGeneration, node_rank: int) -> NodeJob:
         output = JobOutput(self.store, self.run, f"{generation.number:05d}")
-        return ServerJob([sys.executable, "-m", "skytrain", "serve", *self.words], None, output)
+        return ServerJob([sys.executable, "-m", "skytrain", "serve", *self.arguments], None, output)
 
 
 class ChildJob:

@@ -89,10 +89,10 @@ def count_gpus() -> int:
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
-def supervise(config: Config, words: Sequence[str], layout: ProcessLayout, tell: Callable[[str], None]) -> int:
-    """Run `skytrain train WORDS` on this machine's processes until the job ends, and return the exit code."""
+def supervise(config: Config, arguments: Sequence[str], layout: ProcessLayout, tell: Callable[[str], None]) -> int:
+    """Run `skytrain train ARGUMENTS` on this machine's processes until the job ends, and return the exit code."""
     check_job(config, layout.processes * layout.nodes, layout.nodes)
-    command = ["-m", "skytrain", "train", *words]
+    command = ["-m", "skytrain", "train", *arguments]
     max_restarts = config.trainer.max_restarts if layout.generation is None else 0
     if layout.nodes > 1:
         if layout.node_rank > 0:
