@@ -162,7 +162,7 @@ def test_a_host_without_a_job_leaves_a_store_that_stays_silent(store):
     def refuse(*_: object) -> None:
         raise StoreUnreachable("list", "s3://bucket", "no route to host")
 
-    host.agent.meeting.look = host.agent.meeting.beat = refuse  # type: ignore[method-assign]
+    host.agent.meeting.view = host.agent.meeting.beat = refuse  # type: ignore[method-assign]
     host.start()
     assert host.join() == 10
 

@@ -189,7 +189,7 @@ class NodeAgent:
         self._presence = presence
 
     def _see(self) -> MeetingView:
-        view = self.meeting.look()
+        view = self.meeting.view()
         under_way = view.newest is not None and view.end is None
         over = view.end is not None and view.end.exit_code is not None
         if self.state.phase == "meeting" and not under_way and not over:
@@ -318,7 +318,7 @@ class NodeAgent:
 
     def _is_current(self, generation: JobGeneration) -> bool:
         try:
-            view = self.meeting.look()
+            view = self.meeting.view()
         except StoreError:
             return False
         return view.newest == generation and view.end is None

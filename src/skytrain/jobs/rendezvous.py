@@ -127,7 +127,7 @@ class HostIdentity:
 
 
 class MeetingStore:
-    """The meeting's objects in the store. A look is one listing, and one read for each new generation or end."""
+    """The meeting's objects in the store. `view` makes one listing, and one read for each new generation or end."""
 
     def __init__(self, store: Store, identity: HostIdentity) -> None:
         self._store = store
@@ -163,7 +163,8 @@ class MeetingStore:
             each.host for each in hosts if machine_of(each.host) == machine and each.host != self._identity.host
         )
 
-    def look(self) -> MeetingView:
+    def view(self) -> MeetingView:
+        """Return the meeting as the store shows it now."""
         meeting = list_meeting(self._store, self._identity.run)
         present = [each.stat.modified for each in meeting.hosts if each.presence != "left"]
         self.hosts = sum(max(present) - modified <= PRESENT_SECONDS for modified in present)

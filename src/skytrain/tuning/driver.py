@@ -168,7 +168,7 @@ def take(setup: SweepSetup) -> Decision | OthersRun | None:
     while True:
         if setup.sweep.is_asked_to_stop(setup.host.worker):
             raise SweepStopped("the sweep was stopped as asked\n  the same command continues it")
-        state = look(setup)
+        state = read_state(setup)
         left = [one for one in state.running if not setup.host.is_alive(state.claim_of(one.number).worker)]
         if left:
             setup.host.settle(setup.ledger, state)
@@ -191,7 +191,7 @@ def take(setup: SweepSetup) -> Decision | OthersRun | None:
             return proposed
 
 
-def look(setup: SweepSetup) -> SweepState:
+def read_state(setup: SweepSetup) -> SweepState:
     """Return the sweep and its money as of now: a running trial counts with its limit, even before its worker says so."""
     setup.ledger.refresh()
     state = setup.sweep.state()

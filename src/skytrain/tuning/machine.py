@@ -109,7 +109,7 @@ def tune_here(config: Config, reporter: Reporter, tools: SweepTools, since: floa
             if config.tune.parallel == 1:
                 work(replace(setup, tell=table.finished, announce=table.announce))
             else:
-                run_slots(tools.work_in_slot, config, session, lambda: table.look(sweep.state(), setup.ledger))
+                run_slots(tools.work_in_slot, config, session, lambda: table.show_finished(sweep.state(), setup.ledger))
             host.settle(setup.ledger, sweep.state())
             host.count_spent(setup.ledger, sweep.state())
             return _concluded(config, setup, tools)
@@ -316,7 +316,7 @@ class LiveTable:
             f"{f'${one.usd:.4f}':>9} {f'${progress.left_usd:.4f}':>9}"
         )
 
-    def look(self, state: SweepState, ledger: Ledger) -> None:
+    def show_finished(self, state: SweepState, ledger: Ledger) -> None:
         """Show what other processes have finished since."""
         for decision in state.decisions:
             if decision.number in state.history and decision.number not in self._shown:
