@@ -86,7 +86,9 @@ def test_the_tokens_that_a_budget_buys_end_before_the_deadline() -> None:
 
 def test_a_budget_that_buys_no_step_names_the_least_that_does() -> None:
     composed, open_mesh = compose_plan(GPT2, [], None)
-    with pytest.raises(SkytrainError, match=r"budget.usd=0.01 does not buy a single step: the least is \$0\.\d\d") as raised:
+    with pytest.raises(
+        SkytrainError, match=r"budget.usd=0.01 does not buy a single step: the least is \$0\.\d\d"
+    ) as raised:
         plan_tokens(composed, open_mesh, replace(ONE_G5, budget_usd=0.01), rows=3)
     enough = float(str(raised.value).split("try: budget.usd=")[1].split(" ")[0])
     assert plan_tokens(composed, open_mesh, replace(ONE_G5, budget_usd=enough), rows=3)
