@@ -24,7 +24,7 @@ from skytrain.models import Decoder, build_model
 from skytrain.models.fused import Kernels, fused_loss
 from skytrain.models.kernels import cross_entropy, cublaslt, embedding
 from skytrain.models.kernels.backend import Launch
-from skytrain.models.kernels.cublaslt import Epilogue, Extras, Plan, shape_of
+from skytrain.models.kernels.cublaslt import Epilogue, Extras, ProductPlan, shape_of
 from skytrain.training.graphs import GraphedLoss
 from skytrain.training.optimizers import make_optimizer
 
@@ -115,7 +115,7 @@ def one_product(
     if epilogue in (Epilogue.GELU_AUX_BIAS, Epilogue.DGELU, Epilogue.DGELU_BGRAD):
         aux = random(*out.shape)
     extras = Extras(bias, aux)
-    plan = Plan(shape_of(x, y, kind, epilogue), extras)
+    plan = ProductPlan(shape_of(x, y, kind, epilogue), extras)
     plan.run(x, y, out, extras)
     wrong = product_error(x, y, out, extras, epilogue)
 
