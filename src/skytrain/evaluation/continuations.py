@@ -12,7 +12,7 @@ from ..config import SkytrainError
 
 @dataclass(frozen=True)
 class Continuation:
-    """Tokens from `start` on are scored, each given all before it."""
+    """A text whose tokens from `start` on are scored, each given all before it."""
 
     tokens: tuple[int, ...]
     start: int
@@ -29,14 +29,14 @@ class Continuation:
 
 @dataclass(frozen=True)
 class ContinuationScores:
-    """For each of some continuations: the sum of its tokens' log-probabilities, and whether each was the likeliest."""
+    """The summed log-probability of each continuation's tokens, and whether every one of them was the likeliest."""
 
     log_probs: np.ndarray  # float64
     greedy: np.ndarray  # bool
 
 
 def make_continuation(context: Sequence[int], continuation: Sequence[int], window: int) -> tuple[Continuation, bool]:
-    """The continuation after its context, and whether the context had to be cut.
+    """Return the continuation after its context, and whether the context had to be cut.
 
     The model reads at most `window` tokens: as lm-evaluation-harness does, the context loses its first ones.
     """
@@ -52,7 +52,7 @@ def make_continuation(context: Sequence[int], continuation: Sequence[int], windo
 
 
 def rolling_windows(tokens: Sequence[int], prefix: int, window: int) -> list[Continuation]:
-    """Continuations that score each token of a text once, the first of them after `prefix`.
+    """Return continuations that score each token of a text once, the first of them after `prefix`.
 
     These are lm-evaluation-harness's windows: each holds as many tokens as the model sees, and the last one reaches back
     to be as long as the others.

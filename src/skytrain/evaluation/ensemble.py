@@ -29,7 +29,7 @@ RATE = 0.3  # of the exponential moving average of an updating prior, as in the 
 
 @dataclass(frozen=True)
 class EnsembleDefinition:
-    """Which models form an ensemble, and what is expected of them before any text."""
+    """The models of an ensemble, and what is expected of them before any text."""
 
     experts: list[str]  # RUN@STEP, or folders
     prior: list[float]
@@ -44,7 +44,7 @@ def ensemble_key(run: str) -> str:
 
 
 def read_ensemble(store: Store, run: str) -> EnsembleDefinition | None:
-    """The definition of a run that is an ensemble; None for any other."""
+    """Return the definition of a run that is an ensemble; None for any other."""
     key = ensemble_key(run)
     try:
         return EnsembleDefinition(**read_object(store, key))
@@ -80,7 +80,7 @@ class EnsembleModel:
         return min(each.window for each in self.experts)
 
     def mean_loss(self, batches: Iterable[Batch | Tensor]) -> float:
-        """Windows in their order: an updating prior starts anew with each call."""
+        """Return the nats per target over windows in their order; an updating prior starts anew with each call."""
         prior_k = self._prior_k
         nats = 0.0
         count = 0
@@ -103,7 +103,7 @@ class EnsembleModel:
         return self.target_scores(tokens_bt, targets_bt).log_probs
 
     def target_scores(self, tokens_bt: Tensor, targets_bt: Tensor) -> TargetScores:
-        """The prior is as it was given: a score does not depend on the rows before it."""
+        """Return scores under the given prior: a score does not depend on the rows before it."""
         mixed_btv = self._mixture(tokens_bt)
         chosen = mixed_btv.gather(-1, targets_bt.to(self.device)[..., None])[..., 0]
         return TargetScores(chosen.float(), chosen >= mixed_btv.amax(-1))
@@ -112,7 +112,7 @@ class EnsembleModel:
         raise AssertionError("an ensemble takes one text in a row")
 
     def last_logits(self, tokens: list[int], cache: KVCache | None = None) -> Tensor:
-        """Log-probabilities of the token after `tokens`."""
+        """Return the log-probabilities of the token after `tokens`."""
         if cache is None:
             return self._mixture(torch.tensor([tokens]))[0, -1].float()
         assert isinstance(cache, EnsembleCache)
@@ -152,7 +152,7 @@ class EnsembleModel:
         return values
 
     def _mixture(self, tokens_bt: Tensor) -> Tensor:
-        """Log-probabilities (B, T, V) of the token after each position."""
+        """Return the log-probabilities (B, T, V) of the token after each position."""
         tokens_bt = tokens_bt.to(self.device)
         probs_kbtv = torch.stack([each.all_logits(tokens_bt).double().log_softmax(-1) for each in self.experts])
         following = tokens_bt[None, :, 1:, None].expand(len(self.experts), -1, -1, 1)
@@ -162,20 +162,20 @@ class EnsembleModel:
 
 
 def _weights(log_prior_k: Tensor, probs_btk: Tensor) -> Tensor:
-    """The log-posterior before each position, from what each expert gave to the tokens at the positions before it."""
+    """Return the log-posterior before each position, from the experts' log-probabilities of the tokens before it."""
     evidence_btk = probs_btk.cumsum(1) - probs_btk
     weights: Tensor = (log_prior_k + evidence_btk).log_softmax(-1)
     return weights
 
 
 def _mix(log_prior_k: Tensor, probs_btk: Tensor) -> Tensor:
-    """The mixture's log-probability of each token from those of the experts."""
+    """Return the mixture's log-probability of each token from those of the experts."""
     mixed: Tensor = (_weights(log_prior_k, probs_btk) + probs_btk).logsumexp(-1)
     return mixed
 
 
 def window_log_likelihoods(model: Any, batches: Iterable[Batch | Tensor]) -> Tensor:
-    """The log-probability that a model gives to each window of text, in float64 on the CPU."""
+    """Return the log-probability that a model gives to each window of text, in float64 on the CPU."""
     found = []
     for rows in batches:
         batch = as_batch(rows)

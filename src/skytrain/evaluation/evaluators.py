@@ -20,12 +20,12 @@ from .scorer import Scorer
 
 
 class Evaluator(Protocol):
-    """Measures a model. `run` returns metrics by the names that logs use, such as `val/loss`."""
+    """A measurement of a model. `run` returns metrics by the names that logs use, such as `val/loss`."""
 
     name: str
 
     def prepare(self) -> None:
-        """Called once before the first run, when data loaders can be created."""
+        """Prepare for the first run; called once before it, when data loaders can be created."""
         ...
 
     def run(self, model: Scorer) -> Mapping[str, float]: ...
@@ -71,7 +71,7 @@ class Samples:
 
 
 def plugged_in_evaluator(config: EvaluatorConfig, tokenizer: Tokenizer) -> Evaluator:
-    """The evaluator that `trainer.evaluators` names. A class that takes `tokenizer` gets the run's."""
+    """Return the evaluator that `trainer.evaluators` names. A class that takes `tokenizer` gets the run's."""
     parameters = inspect.signature(load_class(config.target, "trainer.evaluators")).parameters
     given = {"tokenizer": tokenizer} if "tokenizer" in parameters else {}
     evaluator: Evaluator = make(config.target, config.args, key="trainer.evaluators", **given)
@@ -82,5 +82,5 @@ def plugged_in_evaluator(config: EvaluatorConfig, tokenizer: Tokenizer) -> Evalu
 
 
 def padded(tokens_bt: Tensor, length: int) -> Tensor:
-    """Rows of `length`, with zeros after the tokens, which do not change a causal model's outputs before them."""
+    """Pad rows to `length` with zeros, which do not change a causal model's outputs before them."""
     return torch.nn.functional.pad(tokens_bt, (0, length - tokens_bt.size(1)))

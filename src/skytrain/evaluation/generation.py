@@ -40,7 +40,7 @@ def generate(
     max_tokens: int,
     stop_at_eot: bool = True,
 ) -> Iterator[str]:
-    """Yields the text after the prompt as it is generated, whole characters only.
+    """Yield the text after the prompt as it is generated, in whole characters only.
 
     An empty prompt starts a new document. The same arguments give the same text.
     """
@@ -53,7 +53,7 @@ def generate(
 def generate_after(
     model: Scorer, tokenizer: Tokenizer, tokens: Sequence[int], sampling: Sampling, *, max_tokens: int
 ) -> Iterator[str]:
-    """Yields the text after a prompt of tokens, such as a rendered conversation, up to a token that ends it."""
+    """Yield the text after a prompt of tokens, such as a rendered conversation, up to a token that ends it."""
     new = generate_tokens(
         model, tokens, sampling, max_tokens=max_tokens, limit=tokenizer.vocab_size, stop_at=tokenizer.stop_ids
     )
@@ -77,7 +77,7 @@ def generate_tokens(
     limit: int | None = None,
     stop_at: Collection[int] = (),
 ) -> Iterator[int]:
-    """Yields the ids after the prompt.
+    """Yield the ids after the prompt.
 
     Ids from `limit` on are never chosen; a token of `stop_at` ends the text and is not part of it. Past the model's longest
     sequence the window slides: the model sees the last `max_length` tokens, with positions counted from the first of
@@ -113,7 +113,7 @@ def generate_tokens(
 
 
 def choose(logits_v: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """Returns one token id."""
+    """Choose one token and return its id."""
     if logits_v.isnan().any():
         raise SkytrainError("the model predicts no numbers (NaN): its weights are damaged, or its training diverged")
     if sampling.temperature == 0:

@@ -21,7 +21,7 @@ MAX_NEW_TOKENS = 256  # the harness's default
 
 @dataclass(frozen=True)
 class HarnessRequest:
-    """Tasks by the harness's names. `folder` has task files of the user's own."""
+    """Tasks by the harness's names. `folder` has the user's task files."""
 
     tasks: tuple[str, ...]
     limit: int | None = None
@@ -29,7 +29,7 @@ class HarnessRequest:
 
 
 class HarnessModel(TemplateLM):
-    """Answers the harness's requests with a `Scorer`. Requests that share a context share its computation."""
+    """A harness model that answers requests with a `Scorer`. Requests that share a context share its computation."""
 
     def __init__(self, model: Scorer, tokenizer: Tokenizer, progress: Progress | None = None) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class HarnessModel(TemplateLM):
 def run_harness(
     model: Scorer, tokenizer: Tokenizer, request: HarnessRequest, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Any]:
-    """The harness's own results of its tasks."""
+    """Run the harness's tasks and return its own results."""
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 

@@ -27,7 +27,7 @@ class PlacedModel:
 
 
 def place_model(config: Config, store: Store, source: str | None, precision: str | None = None) -> PlacedModel:
-    """Loads `source` onto the device that `trainer.device` names.
+    """Load `source` onto the device that `trainer.device` names.
 
     `source` is a run, RUN@STEP, a run that is an ensemble, or a folder; by default the newest run.
 
@@ -53,7 +53,7 @@ def place_model(config: Config, store: Store, source: str | None, precision: str
 def _place_ensemble(
     config: Config, store: Store, source: str, forest: EnsembleDefinition, precision: str | None
 ) -> PlacedModel:
-    """All experts on the one device."""
+    """Load all experts of an ensemble onto one device."""
     experts = [place_model(config, store, expert, precision) for expert in forest.experts]
     models = [each.model for each in experts if isinstance(each.model, WholeModel)]
     if len(models) < len(experts):

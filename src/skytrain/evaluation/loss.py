@@ -83,7 +83,7 @@ class HeldOutLoss:
 
 
 def evaluate_loss(model: Scorer, held_out: HeldOut, progress: Callable[[int, int], None] | None = None) -> LossReport:
-    """Runs `HeldOutLoss` once; `progress` is called with the windows done and in all."""
+    """Run `HeldOutLoss` once; `progress` is called with the number of windows done and their total."""
     evaluator = HeldOutLoss(held_out, progress)
     evaluator.prepare()
     metrics = evaluator.run(model)

@@ -30,7 +30,7 @@ class DataShare:
 
 @dataclass(frozen=True)
 class RowLengths:
-    """Of rows that hold several texts: the length to fill, and the longest that a longer text may take."""
+    """Lengths of rows that hold several texts: the one to fill, and the longest that a longer text may take."""
 
     usual: int
     longest: int
@@ -51,15 +51,15 @@ class Scorer(Protocol):
         ...
 
     def log_probs(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
-        """The log-probability of each target after the tokens up to its position, in float32, on every rank."""
+        """Return the log-probability of each target after the tokens up to its position, in float32, on every rank."""
         ...
 
     def last_logits(self, tokens: list[int], cache: KVCache | None = None) -> Tensor:
-        """Logits over the vocabulary for the token after `tokens`, the same on every rank."""
+        """Return the logits over the vocabulary for the token after `tokens`, the same on every rank."""
         ...
 
     def new_cache(self, tokens: int) -> KVCache | None:
-        """A cache for a text of `tokens` tokens, where the model takes one."""
+        """Return a cache for a text of `tokens` tokens, where the model takes one."""
         ...
 
     # For many short texts. Ranks of different shares pass different rows, in the same number of calls.
@@ -74,21 +74,21 @@ class Scorer(Protocol):
 
     @property
     def packed_rows(self) -> RowLengths | None:
-        """None for a model that takes one text in a row."""
+        """The lengths of rows that hold several texts; None for a model that takes one text in a row."""
         ...
 
     def row_length(self, tokens: int) -> int:
-        """The length to which rows of so many tokens are padded."""
+        """Return the length to which rows of so many tokens are padded."""
         ...
 
     def target_scores(self, tokens_bt: Tensor, targets_bt: Tensor) -> TargetScores:
-        """Like `log_probs`, for rows of this rank's share."""
+        """Return the scores of targets, like `log_probs`, for rows of this rank's share."""
         ...
 
     def branch_scores(self, tokens_bt: Tensor, branches: Branches, targets_n: Tensor) -> TargetScores:
-        """Scores of the targets at the positions that `branches` asks for."""
+        """Return the scores of the targets at the positions that `branches` asks for."""
         ...
 
     def add_up(self, values: Tensor) -> Tensor:
-        """The sum over the ranks of all shares, on every rank."""
+        """Return the sum over the ranks of all shares, on every rank."""
         ...

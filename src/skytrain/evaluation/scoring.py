@@ -1,4 +1,4 @@
-"""Scores many continuations with a model on any mesh: plans the passes, shares them among ranks, and adds up."""
+"""Score many continuations with a model on any mesh: plan the passes, share them among ranks, and add up."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MakeBatch = Callable[[], PackedRows | PlainRows]
 def score_continuations(
     model: Scorer, groups: Sequence[Sequence[Continuation]], progress: Progress | None = None
 ) -> ContinuationScores:
-    """Scores in the order of the groups' members. Members of a group that begin alike share what is computed for it.
+    """Return scores in the order of the groups' members; members of a group share the computation of a common prefix.
 
     All ranks of the model call this with the same groups and get the same result. The passes do not depend on the number
     of ranks, and each continuation is scored by exactly one share of them, so neither do the scores.
@@ -68,7 +68,7 @@ def _score(model: Scorer, batch: PackedRows | PlainRows) -> TargetScores:
 
 
 def _add_up(model: Scorer, scores: Sequence[tuple[np.ndarray, TargetScores]], count: int) -> ContinuationScores:
-    """Sums the targets of each continuation in float64, in the order of its tokens, then over the ranks."""
+    """Sum the targets of each continuation in float64, in the order of its tokens, then over the ranks."""
     sums = np.zeros((2, count))
     if scores:
         numbers = np.concatenate([each for each, _ in scores])
@@ -85,7 +85,7 @@ def _on_cpu(parts: Sequence[Tensor]) -> np.ndarray:
 
 
 def _packed_batches(model: Scorer, lengths: RowLengths, groups: Sequence[Sequence[Continuation]]) -> list[MakeBatch]:
-    """Rows of one length and batches of one size, so that a compiler sees a single shape."""
+    """Plan rows of one length and batches of one size, so that a compiler sees a single shape."""
     trees: list[Tree] = []
     number = 0
     for group in groups:
@@ -100,7 +100,7 @@ def _packed_batches(model: Scorer, lengths: RowLengths, groups: Sequence[Sequenc
 
 
 def _plain_batches(model: Scorer, flat: Sequence[Continuation]) -> list[MakeBatch]:
-    """Continuations of about the same length together, the longest first: memory that suffices once suffices always."""
+    """Batch continuations of similar length, the longest first: memory that suffices once suffices always."""
     order = sorted(range(len(flat)), key=lambda number: (-len(flat[number].inputs), number))
     found: list[MakeBatch] = []
     first = 0

@@ -95,7 +95,7 @@ class MeshModel:
         return DataShare(kwargs["rank"], kwargs["num_replicas"])
 
     def add_up(self, values: Tensor) -> Tensor:
-        """Over the dimensions of the mesh that see different data; ranks along the others hold the same values.
+        """Sum over the dimensions of the mesh that see different data; ranks along the others hold the same values.
 
         Ranks that divide sequences are neighbours in the dimension that also divides the state: one of them counts.
         """
@@ -117,7 +117,10 @@ class MeshModel:
         raise NotImplementedError("rows of several texts are not for this mesh: see packed_rows")
 
     def row_length(self, tokens: int) -> int:
-        """Stages, parts of sequences and compiled blocks take no other length than the one they were made for."""
+        """Return the padded length of rows.
+
+        Stages, parts of sequences and compiled blocks take only the length that they were made for.
+        """
         settings = self._strategy.settings
         spec = self._strategy.spec
         fixed = spec.pipeline > 1 or spec.context > 1 or settings.compile_blocks or settings.kernels is not None
@@ -132,7 +135,7 @@ class MeshModel:
 
 
 def same_everywhere(logits_v: Tensor) -> Tensor:
-    """Rank 0's logits on all ranks: different GPUs may round differently, and all ranks must choose the same token."""
+    """Return rank 0's logits on all ranks: GPUs may round differently, and all ranks must choose the same token."""
     logits_v = logits_v.float().contiguous()
     dist.broadcast(logits_v, 0)
     return logits_v

@@ -45,7 +45,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class PackedRows:
-    """A batch of rows that hold trees. All arrays are of the same shapes in each batch but for the last three."""
+    """A batch of rows that hold trees. All arrays except the last three have the same shapes in each batch."""
 
     tokens_bt: np.ndarray
     trees_bt: np.ndarray
@@ -57,8 +57,8 @@ class PackedRows:
 
 
 def common_prefix(texts: Sequence[tuple[int, ...]]) -> int:
-    """The number of tokens with which all texts begin."""
-    # in lexical order: what these share, all share
+    """Return the number of tokens that all texts have in common at their beginning."""
+    # What the first and the last text in lexical order share, all texts share.
     first = min(texts)
     last = max(texts)
     for place, (a, b) in enumerate(zip(first, last, strict=False)):
@@ -68,7 +68,7 @@ def common_prefix(texts: Sequence[tuple[int, ...]]) -> int:
 
 
 def grow_trees(group: Sequence[Continuation], first: int, longest: int) -> list[Tree]:
-    """One tree for a group, or several that repeat the trunk where one would be longer than a row may be.
+    """Return one tree for a group, or several that repeat the trunk where one would be longer than a row may be.
 
     `first` is the number of the group's first continuation.
     """
@@ -89,7 +89,7 @@ def grow_trees(group: Sequence[Continuation], first: int, longest: int) -> list[
 
 
 def fill_rows(trees: Sequence[Tree], length: int) -> list[list[Tree]]:
-    """Rows of at most `length` tokens: the longest trees first, each into the row that it fills best."""
+    """Fill rows of at most `length` tokens: the longest trees first, each into the row that it fills best."""
     by_space: dict[int, list[int]] = {}  # rows, by the room that is left in them
     spaces: list[int] = []  # the keys, sorted
     rows: list[list[Tree]] = []
@@ -114,7 +114,7 @@ def fill_rows(trees: Sequence[Tree], length: int) -> list[list[Tree]]:
 
 
 def pack(table: TokenTable, rows: Sequence[Sequence[Tree]], length: int, count: int) -> PackedRows:
-    """The arrays of `count` rows of `length` tokens; what is left of them is padding, in a tree of its own."""
+    """Return the arrays of `count` rows of `length` tokens; what is left of them is padding, in a separate tree."""
     tokens, trees, branches, places = (np.zeros(count * length, np.int64) for _ in range(4))
     trees[:] = -1
     placed = _place(table, rows, length)
@@ -172,7 +172,7 @@ class PlacedTrees:
 
 
 def _place(table: TokenTable, rows: Sequence[Sequence[Tree]], length: int) -> PlacedTrees:
-    """Each row's trees one after another, each trunk followed by its branches."""
+    """Place each row's trees one after another, each trunk followed by its branches."""
     held = [(row, index, tree) for row, trees in enumerate(rows) for index, tree in enumerate(trees)]
     members = np.array([len(tree.numbers) for _, _, tree in held])
     numbers = np.fromiter(chain.from_iterable(tree.numbers for _, _, tree in held), np.int64, int(members.sum()))
@@ -210,6 +210,6 @@ def _place(table: TokenTable, rows: Sequence[Sequence[Tree]], length: int) -> Pl
 
 
 def _ranges(starts: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of several ranges one after another, and the place of each within its range."""
+    """Return the numbers of several ranges one after another, and the place of each within its range."""
     within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     return np.repeat(starts, sizes) + within, within

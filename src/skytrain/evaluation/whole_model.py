@@ -23,7 +23,7 @@ AUTOCAST = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 
 class WholeModel:
-    """Computes in `precision` on `device`; tokens may be on any device.
+    """A model that computes in `precision` on `device`; tokens may be on any device.
 
     After each call the model is as it was before: in training mode or not, with or without gradients.
     """
@@ -75,7 +75,7 @@ class WholeModel:
         return float(nats / sequences)
 
     def log_probs(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
-        """The log-probability of each target after the tokens up to its position, in float32."""
+        """Return the log-probability of each target after the tokens up to its position, in float32."""
         with self._computing():
             logits = self._logits(self._to_device(tokens_bt))
         return target_log_probs(logits, targets_bt.to(logits.device))
@@ -104,30 +104,30 @@ class WholeModel:
         return min(self.window, -(-tokens // ROW_STEP) * ROW_STEP)
 
     def target_scores(self, tokens_bt: Tensor, targets_bt: Tensor) -> TargetScores:
-        """The scores of each target after the tokens up to its position."""
+        """Return the scores of each target after the tokens up to its position."""
         with self._computing():
             logits = self._logits(self._to_device(tokens_bt))
         return scores_of(logits, self._to_device(targets_bt))
 
     def branch_scores(self, tokens_bt: Tensor, branches: Branches, targets_n: Tensor) -> TargetScores:
-        """The scores of targets in rows that hold several texts."""
+        """Return the scores of targets in rows that hold several texts."""
         layout = (branches.trees_bt, branches.branches_bt, branches.places_bt, branches.asked_n)
         with self._computing():
             logits = self._model(self._to_device(tokens_bt), branches=Branches(*map(self._to_device, layout)))
         return scores_of(logits, self._to_device(targets_n))
 
     def last_logits(self, tokens: list[int], cache: KVCache | None = None) -> Tensor:
-        """Logits of the token after `tokens`; those that are in the cache are not computed again."""
+        """Return the logits of the token after `tokens`; those that are in the cache are not computed again."""
         return self.new_logits(tokens, cache)[-1]
 
     def new_logits(self, tokens: list[int], cache: KVCache | None = None) -> Tensor:
-        """Logits after each of the `tokens` that are not in the cache."""
+        """Return the logits after each of the `tokens` that are not in the cache."""
         new = tokens if cache is None else tokens[cache.length :]
         with self._computing():
             return self._logits(self._to_device(torch.tensor([new])), cache)[0]
 
     def all_logits(self, tokens_bt: Tensor) -> Tensor:
-        """Logits after each token."""
+        """Return the logits after each token."""
         with self._computing():
             return self._logits(self._to_device(tokens_bt))
 
@@ -136,7 +136,7 @@ class WholeModel:
         return logits
 
     def new_cache(self, tokens: int) -> KVCache | None:
-        """For a text of `tokens` tokens, or of as many as the model can see; None for a model that takes no cache."""
+        """Return a cache for `tokens` tokens, or as many as the model can see; None for a model that takes no cache."""
         longest = int(getattr(self._model, "cache_length", self.config.max_length))
         return KVCache(min(longest, tokens)) if self.takes_cache else None
 
@@ -159,12 +159,12 @@ class WholeModel:
 
 
 def target_log_probs(logits_btv: Tensor, targets_bt: Tensor) -> Tensor:
-    """From logits over the whole vocabulary, in float32 whatever their type."""
+    """Return each target's log-probability from logits over the whole vocabulary, in float32 whatever their type."""
     return logits_btv.float().log_softmax(-1).gather(-1, targets_bt[..., None])[..., 0]
 
 
 def scores_of(logits: Tensor, targets: Tensor) -> TargetScores:
-    """From logits over the whole vocabulary, in float32 whatever their type."""
+    """Return each target's scores from logits over the whole vocabulary, in float32 whatever their type."""
     logits = logits.float()
     chosen = logits.gather(-1, targets[..., None])[..., 0]
     return TargetScores(chosen - logits.logsumexp(-1), chosen >= logits.amax(-1))

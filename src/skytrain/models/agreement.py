@@ -95,7 +95,7 @@ def _check_known(source: str, data: Mapping[str, Any]) -> None:
 
 
 def _read_config(source: str | Path) -> tuple[dict[str, Any], str]:
-    """The config.json of a folder or a repository, and a name for the model."""
+    """Return the config.json of a folder or a repository, and a name for the model."""
     folder = find_description(str(source))
     try:
         data = json.loads((folder / CONFIG).read_text(encoding="utf-8"))

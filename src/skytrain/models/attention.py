@@ -26,7 +26,7 @@ class KVCache:
         self._values: dict[int, Tensor] = {}
 
     def extend(self, layer: int, k_bgtq: Tensor, v_bgtq: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores what a layer computed and returns all it may attend to."""
+        """Store the keys and values that a layer computed and return all those that it may attend to."""
         if layer not in self._keys:  # shape and dtype are the model's, and autocast's: known only now
             batch, groups, _, size = k_bgtq.shape
             self._keys[layer] = k_bgtq.new_empty(batch, groups, self.max_length, size)
@@ -124,7 +124,7 @@ class Attention(nn.Module):
 
 
 def _mask(queries: int, keys: int, window: int | None, device: torch.device) -> Tensor:
-    """True where a query may see a key; the last query stands at the last key."""
+    """Return a mask that is True where a query may see a key; the last query stands at the last key."""
     at_q = torch.arange(keys - queries, keys, device=device)[:, None]
     at_k = torch.arange(keys, device=device)[None, :]
     seen = at_k <= at_q

@@ -1,7 +1,7 @@
 """Several texts in one row that share a prefix: the prefix is computed once, and each continuation attends to it and itself.
 
 A row holds trees. The tokens of a tree are its trunk, then its branches one after another. A token of a branch stands at
-the place that it would have if its branch alone followed the trunk.
+the place that it would have if only its branch followed the trunk.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def build_model(config: ModelConfig, seed: int, *, start_weights: bool = True) -
 
 
 def outline_model(config: ModelConfig, seed: int, *, start_weights: bool = True) -> nn.Module:
-    """The model on the meta device, with the `initial_values` of its parameters: no process then holds it whole.
+    """Build the model on the meta device, with the `initial_values` of its parameters: no process then holds it whole.
 
     A model that cannot be made so is built on the CPU, as by `build_model`.
     """

@@ -57,7 +57,7 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, tokens_bt: Tensor, start: int = 0, places_bt: Tensor | None = None) -> Tensor:
-        """Tokens from position `start` on, or each at the place given."""
+        """Return the embeddings of tokens from position `start` on, or of each token at its given place."""
         check_tokens(tokens_bt, self.config, start)
         x_btd = self.tokens(tokens_bt)
         if self.config.scale_embedding:
@@ -93,7 +93,7 @@ class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)).
 
     `post_norms` normalizes what is added, too; without `pre_norms` only that is normalized. A block with an auxiliary
-    loss sets `has_auxiliary_loss` and returns it beside its output.
+    loss sets `has_auxiliary_loss` and returns it together with its output.
     """
 
     has_auxiliary_loss = False
@@ -178,7 +178,7 @@ class Decoder(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Makes a tied head read the embedding; again after anything that gave the two separate storage."""
+        """Make a tied head read the embedding; call this again after anything that gave the two separate storage."""
         if self.config.tied_head:
             self.head.projection.weight = self.embedding.tokens.weight
 
@@ -260,7 +260,7 @@ class Decoder(nn.Module):
         return any(getattr(block, "has_auxiliary_loss", False) for block in self.blocks.values())
 
     def documents(self, ids_bt: Tensor) -> Documents:
-        """What the layers need to stay within documents."""
+        """Return the masks with which the layers stay within documents."""
         return make_documents(ids_bt, self._windows(), self.config.head_width)
 
     def _branching(self, branches: Branches) -> Documents:
@@ -277,13 +277,13 @@ class Decoder(nn.Module):
     def loss(self, tokens_bt: Tensor, targets_bt: Tensor, document_starts_bt: Tensor | None = None) -> WithAuxiliary:
         """Return the mean cross-entropy in nats over the real vocabulary, in float32.
 
-        In training with what `loss_settings` adds, and beside the blocks' auxiliary loss where they have one. Calls the
-        model itself: what is wrapped around it (FSDP gathers weights there) sees all of the work.
+        In training it includes what `loss_settings` adds, and comes with the blocks' auxiliary loss where they have
+        one. This calls the model itself: what is wrapped around it (FSDP gathers weights there) sees all of the work.
         """
         return self(tokens_bt, targets_bt=targets_bt, document_starts_bt=document_starts_bt)
 
     def flops_per_token(self, sequence_length: int) -> int:
-        """Forward and backward, counted as MFU counts them."""
+        """Return the FLOPs of the forward and the backward pass, counted as MFU counts them."""
         return decoder_flops_per_token(self.config, sequence_length)
 
 

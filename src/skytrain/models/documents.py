@@ -27,7 +27,7 @@ class Documents:
     blocks: dict[int | None, BlockMask]
 
     def visible(self, window: int | None) -> Tensor:
-        """True where a query (third dimension) sees a key (fourth), for attention without a block mask."""
+        """Return a mask, True where a query (third dimension) sees a key (fourth), for attention without a block mask."""
         at = torch.arange(self.ids_bt.size(1), device=self.ids_bt.device)
         distance = at[:, None] - at[None, :]
         near = distance >= 0 if window is None else (distance >= 0) & (distance < window)

@@ -13,7 +13,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 @torch.compiler.disable
 def block_masks(ids_bt: Tensor, windows: Sequence[int | None]) -> dict[int | None, BlockMask]:
-    """Which blocks of queries and keys have anything to compute, for each window; no part of what is compiled around it."""
+    """Return, for each window, the mask of the blocks in which queries see keys; it is excluded from compilation."""
     return {window: block_mask(ids_bt, window) for window in set(windows)}
 
 
@@ -21,7 +21,7 @@ def block_masks(ids_bt: Tensor, windows: Sequence[int | None]) -> dict[int | Non
 def branch_block_masks(
     trees_bt: Tensor, branches_bt: Tensor, places_bt: Tensor, windows: Sequence[int | None]
 ) -> dict[int | None, BlockMask]:
-    """The same for texts that branch."""
+    """Return the block mask for each window, for texts that branch; it is excluded from compilation."""
     rows, length = trees_bt.shape
 
     def mask_for(window: int | None) -> BlockMask:

@@ -50,7 +50,7 @@ class Fp8Product(torch.autograd.Function):
 
 
 def scaled_product(a_nk: Tensor, b_km: Tensor, rowwise: bool, a_dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:
-    """a @ b in bf16, each factor rounded to fp8 under a scale of its own."""
+    """Return a @ b in bf16, with each factor rounded to fp8 under its own scale."""
     a_low, a_scale = round_fp8(a_nk, a_dtype, dim=1 if rowwise else None)
     b_low, b_scale = round_fp8(b_km, torch.float8_e4m3fn, dim=0 if rowwise else None)
     if not a_nk.is_cuda:  # the reference
@@ -65,7 +65,7 @@ def scaled_product(a_nk: Tensor, b_km: Tensor, rowwise: bool, a_dtype: torch.dty
 
 
 def round_fp8(x: Tensor, dtype: torch.dtype, dim: int | None) -> tuple[Tensor, Tensor]:
-    """x in fp8 and the float32 scale that gives it back: one, or one for each row (`dim` 1) or column (`dim` 0)."""
+    """Return x in fp8 and the float32 scale that restores it: one, or one per row (`dim` 1) or column (`dim` 0)."""
     wide = x.float()
     top = wide.abs().amax() if dim is None else wide.abs().amax(dim, keepdim=True)
     limit = torch.finfo(dtype).max

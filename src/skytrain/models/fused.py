@@ -32,7 +32,7 @@ Backend = Literal["cudnn", "flash", "sdpa"]
 
 @dataclass(frozen=True)
 class Kernels:
-    """Which techniques are on."""
+    """Switches of the techniques."""
 
     attention: Backend = "sdpa"
     loss: bool = True
@@ -54,7 +54,7 @@ class FusedPass:
 
 @dataclass(frozen=True)
 class AttentionCall:
-    """How `QKVAttention` computes."""
+    """The settings of one `QKVAttention`."""
 
     batch: int  # sequences
     head_size: int
@@ -77,7 +77,7 @@ def fused_loss(
     run: RunBlock | None = None,
     document_starts_bt: Tensor | None = None,
 ) -> Tensor:
-    """Mean cross-entropy in nats, as `model.loss` gives it; without targets, logits over the real vocabulary.
+    """Return the mean cross-entropy in nats, as `model.loss` does; without targets, logits over the real vocabulary.
 
     `run` is how a block is called, where that is not a plain call.
     """
@@ -110,7 +110,7 @@ def fused_loss(
 def fused_block(
     block: Any, x_nd: Tensor, branch_nd: Tensor | None, bias_d: Tensor | None, shared: FusedPass
 ) -> FusedStream:
-    """One block: adds the branch before it to the stream, and returns its own last branch without adding it."""
+    """Run one block: add the branch before it to the stream, and return its own last branch without adding it."""
     kernels = shared.kernels
     x, y = _norm(kernels, block.attention_norm, x_nd, branch_nd, bias_d)
     mixed = attend(y, block.attention, shared)
@@ -127,7 +127,7 @@ def _norm(
 
 
 def _low(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """A parameter in the products' precision."""
+    """Return a parameter in the products' precision."""
     with torch.no_grad():
         return weight.to(dtype)
 
@@ -146,7 +146,7 @@ def _mlp(y_nd: Tensor, mlp: Any, kernels: Kernels) -> Tensor:
 
 
 def attend(y_nd: Tensor, attention: Any, shared: FusedPass) -> Tensor:
-    """The output of attention, without its bias."""
+    """Return the output of attention, without its bias."""
     qkv = attention.qkv
     out = attention.out
     kernels = shared.kernels
@@ -272,7 +272,7 @@ class QKVAttention(torch.autograd.Function):
 
 
 def _recomputed(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, scale: float) -> tuple[Tensor, ...]:
-    """Gradients by torch's own attention, whichever kernel it has for this device."""
+    """Return the gradients of torch's own attention, with whichever kernel it has for this device."""
     with torch.enable_grad():
         leaves = [part.detach().requires_grad_() for part in (q, k, v)]
         out = F.scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], is_causal=True, scale=scale)

@@ -41,7 +41,7 @@ class FolderWeights:
     """
 
     def __init__(self, config: DecoderConfig, folder: Path, *, family: str | None = None) -> None:
-        """`family` sets the naming scheme of the tensors; by default it is the decoder's own family."""
+        """Match the folder's tensors to the decoder's; `family`, by default the decoder's own, sets their names."""
         self._config = dataclasses.replace(config, family=family or config.family)
         self._files = SafetensorsFolder(folder)
         self.pairs = match_weights(self._config, self._files.shapes)
@@ -50,11 +50,11 @@ class FolderWeights:
             self.shapes = {name: each.shape for name, each in Decoder(self._config).named_parameters()}
 
     def read(self, pair: WeightPair) -> dict[str, Tensor]:
-        """The parameters of a pair by name."""
+        """Return the parameters of a pair by name."""
         return from_hf(self._config, pair, [self._files.get(each) for each in pair.theirs])
 
     def value(self, name: str, shape: torch.Size) -> Tensor:
-        """One parameter; `InitialValues` of a model on the meta device."""
+        """Return one parameter; this method serves as the `InitialValues` of a model on the meta device."""
         found = self.read(self._pair_of[name])[name]
         assert found.shape == shape, (name, found.shape, shape)
         return found
@@ -94,7 +94,7 @@ def save_hf_folder(
     parameters = dict(model.named_parameters())
 
     def value(name: str) -> Tensor:
-        """A parameter, which a model on the meta device reads now, so that the whole is never in memory."""
+        """Return a parameter; a model on the meta device reads it now, so that the whole is never in memory."""
         found = parameters[name].detach()
         if not found.is_meta:
             return found

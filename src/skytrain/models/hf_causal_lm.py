@@ -33,7 +33,7 @@ CHECKED_TOKENS = 3  # tokens per document in the trial batches of the checks bel
 
 
 class HFCausalLM(nn.Module):
-    """Wraps a transformers model (`model`) and adds Skytrain's forward, loss and FLOP count."""
+    """A transformers model (`model`) with Skytrain's forward, loss and FLOP count."""
 
     def __init__(self, config: HFModelConfig, model: nn.Module) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ def _close(a: Tensor, b: Tensor) -> bool:
 
 @contextmanager
 def _without_dropout(model: nn.Module) -> Iterator[None]:
-    """For trial batches, whose results are compared."""
+    """Switch dropout off within this context, for trial batches whose results are compared."""
     was_training = model.training
     model.eval()
     try:

@@ -31,7 +31,7 @@ class WeightPair:
 
 
 def weight_pairs(config: DecoderConfig, names: Iterable[str]) -> Iterator[WeightPair]:
-    """The pairs that hold the parameters `names`, in their order."""
+    """Return the pairs that hold the parameters `names`, in their order."""
     seen: set[str] = set()
     for name in names:
         if name not in seen:
@@ -41,7 +41,7 @@ def weight_pairs(config: DecoderConfig, names: Iterable[str]) -> Iterator[Weight
 
 
 def to_hf(config: DecoderConfig, pair: WeightPair, values: Sequence[Tensor]) -> dict[str, Tensor]:
-    """The Hugging Face tensors of a pair from the parameters' values."""
+    """Return the Hugging Face tensors of a pair from the parameters' values."""
     parts = [
         value[: config.vocab_size] if name in VOCABULARY else value
         for name, value in zip(pair.ours, values, strict=True)
@@ -56,19 +56,19 @@ def to_hf(config: DecoderConfig, pair: WeightPair, values: Sequence[Tensor]) -> 
 
 
 def from_hf(config: DecoderConfig, pair: WeightPair, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
-    """The decoder's parameters of a pair from the Hugging Face tensors."""
+    """Return the decoder's parameters of a pair from the Hugging Face tensors."""
     parts = [part.t() for part in tensors] if _is_conv1d(config, pair) else list(tensors)
     if ".attention.qkv." in pair.ours[0]:
         sizes = [config.heads * config.head_width, config.groups * config.head_width, config.groups * config.head_width]
         q, k, v = parts[0].split(sizes) if len(parts) == 1 else parts
         parts = [join_groups(config, q, k, v)]
     elif len(parts) < len(pair.ours):
-        parts = [part.clone() for part in parts[0].chunk(len(pair.ours))]  # each with storage of its own
+        parts = [part.clone() for part in parts[0].chunk(len(pair.ours))]  # each with its own storage
     return {name: _with_padding(config, name, part) for name, part in zip(pair.ours, parts, strict=True)}
 
 
 def state_to_hf(config: DecoderConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A whole state dict (or its gradients) under Hugging Face's names; a tied head is left out."""
+    """Return a complete state dict (or its gradients) under Hugging Face's names; a tied head is left out."""
     names = [name for name in state if not (config.tied_head and name == "head.projection.weight")]
     theirs: dict[str, Tensor] = {}
     for pair in weight_pairs(config, names):
@@ -77,7 +77,7 @@ def state_to_hf(config: DecoderConfig, state: Mapping[str, Tensor]) -> dict[str,
 
 
 def state_from_hf(config: DecoderConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The decoder's state dict from Hugging Face's, after a check that every tensor is there and fits."""
+    """Return the decoder's state dict from Hugging Face's, after a check that every tensor is there and fits."""
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     ours: dict[str, Tensor] = {}
     for pair in match_weights(config, shapes):
@@ -86,7 +86,10 @@ def state_from_hf(config: DecoderConfig, state: Mapping[str, Tensor]) -> dict[st
 
 
 def match_weights(config: DecoderConfig, found: Mapping[str, tuple[int, ...]]) -> list[WeightPair]:
-    """Pairs of all parameters with names among `found`; raises where a tensor is missing, left over or of another shape."""
+    """Return the pairs of all parameters, under the names in `found`.
+
+    Raises where a tensor is missing, left over or of another shape.
+    """
     prefix = FAMILIES[config.family].prefix
     bare = not any(name.startswith(prefix) for name in found)
     pairs: list[WeightPair] = []
@@ -129,7 +132,7 @@ def _pair_of(family: str, name: str) -> WeightPair:
 
 @functools.cache
 def _module_pairs(family: str) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The family's module names, by each module of the decoder."""
+    """Return the family's module names, by each module of the decoder."""
     found: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     for ours, theirs in FAMILIES[family].modules.items():
         modules = (ours,) if isinstance(ours, str) else ours
@@ -158,14 +161,14 @@ def _is_conv1d(config: DecoderConfig, pair: WeightPair) -> bool:
 
 
 def split_groups(config: DecoderConfig, value: Tensor) -> Iterable[Tensor]:
-    """All queries, all keys and all values from rows that are ordered by group (its queries, key, value)."""
+    """Return all queries, all keys and all values from rows that are ordered by group (its queries, key, value)."""
     each = config.heads // config.groups
     grouped = value.view(config.groups, each + 2, config.head_width, *value.shape[1:])
     return (part.reshape(-1, *value.shape[1:]) for part in (grouped[:, :each], grouped[:, each], grouped[:, each + 1]))
 
 
 def join_groups(config: DecoderConfig, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The inverse of `split_groups`."""
+    """Return rows ordered by group from queries, keys and values: the inverse of `split_groups`."""
     rest = q.shape[1:]
     parts = (part.reshape(config.groups, -1, config.head_width, *rest) for part in (q, k, v))
     return torch.cat(tuple(parts), dim=1).reshape(-1, *rest)

@@ -24,7 +24,7 @@ def initialise(model: Decoder, seed: int, device: torch.device | str = "cpu") ->
 
 
 def initial_value(config: DecoderConfig, name: str, shape: torch.Size, seed: int) -> Tensor:
-    """The value of one parameter, whole, in float32 on the CPU."""
+    """Return the value of one parameter as a complete float32 tensor on the CPU."""
     if name.endswith(".bias"):
         return torch.zeros(shape)
     if len(shape) == 1:

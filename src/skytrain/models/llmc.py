@@ -45,7 +45,7 @@ class Header:
 
 
 def load_llmc(path: str | Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
-    """The decoder in a model file of llm.c (not its optimizer state), one tensor at a time."""
+    """Load the decoder in a model file of llm.c (not its optimizer state), one tensor at a time."""
     with torch.device("meta"):
         model = Decoder(read_llmc_header(Path(path)).config)
     read_llmc_weights(model, Path(path), dtype)
@@ -56,7 +56,7 @@ class LlmcWeights:
     """The parameters of a model file, each read when it is asked for."""
 
     def __init__(self, path: Path, config: DecoderConfig | None = None) -> None:
-        """`config` is that of the decoder they are for, where its padding of the vocabulary is not llm.c's."""
+        """Read the file's header; `config` is the decoder's, for a vocabulary padding that differs from llm.c's."""
         self._path = path
         self._header = read_llmc_header(path)
         self.config = config or self._header.config
@@ -73,7 +73,7 @@ class LlmcWeights:
         return torch.Size((self._header.padded_vocab, self.config.width)) if name in VOCABULARY else self.shapes[name]
 
     def read(self, name: str) -> Tensor:
-        """One parameter, in the type of the file."""
+        """Return one parameter, in the type of the file."""
         config = self.config
         header = self._header
         stored = self._stored(name)
@@ -96,7 +96,7 @@ def read_llmc_weights(model: Decoder, path: Path, dtype: torch.dtype = torch.flo
 
 
 def save_llmc(model: Decoder, path: Path, dtype: torch.dtype | None = None) -> None:
-    """Writes a model file in float32 (version 3) or bfloat16 (version 5); by default in the type of the weights."""
+    """Write a model file in float32 (version 3) or bfloat16 (version 5); by default in the type of the weights."""
     config = folded_config(model.config)
     _check_family(config)
     weights = dict(model.named_parameters())

@@ -23,7 +23,7 @@ WithAuxiliary = Tensor | tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class LossSettings:
-    """How a model's own `loss` is computed in training."""
+    """The settings of a model's own `loss` in training."""
 
     z_loss: float = 0.0  # weight of the mean squared log-partition function, which keeps logits from drifting
     chunk_tokens: int | None = None  # tokens whose logits are in memory at a time; None: all of them
@@ -80,7 +80,7 @@ def count_targets(targets: Tensor) -> Tensor:
 
 
 def weighted(loss: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """The mean loss of some targets times a weight; 0 where none of them counts and the mean is 0 / 0."""
+    """Return the mean loss of some targets times a weight; 0 where none of them counts and the mean is 0 / 0."""
     return torch.where(count_targets(targets) > 0, loss, torch.zeros_like(loss)) * weight
 
 

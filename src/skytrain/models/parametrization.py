@@ -105,7 +105,7 @@ def folded(config: DecoderConfig, name: str, value: Tensor) -> Tensor:
 
 
 def _adds_to_stream(config: DecoderConfig, name: str) -> bool:
-    """Whether a parameter is in the last module of a residual branch: the post-norm if any, else the projection."""
+    """Return whether a parameter is in a residual branch's last module: the post-norm if any, else the projection."""
     last = ("attention_post_norm", "mlp_post_norm") if config.post_norms else ("attention.out", "mlp.down")
     return name.rpartition(".")[0].endswith(last)
 

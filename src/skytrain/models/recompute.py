@@ -46,7 +46,7 @@ def run_block(block: Callable[..., Any], recompute: Recompute, *inputs: Any, **n
 def nothing_kept() -> Iterator[None]:
     """Make `selective` recompute everything within this context.
 
-    For results that are combined from many partial ones, each as large as the whole.
+    This is for results that are combined from many partial ones, each as large as the whole.
     """
     global _keeping
     _keeping = False

@@ -32,7 +32,7 @@ class TokenPositions:
 def rotation(config: DecoderConfig, start: int, length: int, device: torch.device) -> Rotation:
     """Return cos and sin of the angles at positions start ... start + length - 1.
 
-    Computed in each pass rather than kept in a buffer: it costs nothing beside one matrix product, and a model built on
+    Computed in each pass rather than kept in a buffer: it costs nothing next to a matrix product, and a model built on
     the meta device then holds nothing but parameters.
     """
     frequencies, magnitude = _frequencies(config, start + length, device)
@@ -82,14 +82,17 @@ def _frequencies(config: DecoderConfig, length: int, device: torch.device) -> tu
 
 
 def _llama3(plain: Tensor, scaling: Llama3Rope) -> Tensor:
-    """Wavelengths longer than the original context are extended, much shorter ones are kept."""
+    """Extend wavelengths that are longer than the original context, and keep much shorter ones."""
     turns = scaling.original_length * plain / (2 * math.pi)  # over the original context
     keep = ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
     return (1 - keep) * plain / scaling.factor + keep * plain
 
 
 def _yarn(plain: Tensor, scaling: YarnRope, theta: float, size: int) -> Tensor:
-    """A ramp over the pair's index, between those that turn beta_fast and beta_slow times over the original context."""
+    """Blend kept and extended frequencies by a ramp over the pair's index.
+
+    It runs between the pairs that turn beta_fast and beta_slow times over the original context.
+    """
 
     def index_of(turns: float) -> float:
         return size * math.log(scaling.original_length / (turns * 2 * math.pi)) / (2 * math.log(theta))

@@ -30,7 +30,7 @@ class TensorHome:
 
 
 def read_headers(folder: Path) -> dict[str, TensorHome]:
-    """Every tensor of the folder by name. Raises where files are missing, truncated or no safetensors."""
+    """Return every tensor of the folder by name; raise where files are missing, truncated or not safetensors."""
     found: dict[str, TensorHome] = {}
     for path in weight_files(folder):
         for name, entry in _read_header(path).items():
@@ -39,7 +39,7 @@ def read_headers(folder: Path) -> dict[str, TensorHome]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """model.safetensors, or the files that its index names."""
+    """Return model.safetensors, or the files that its index names."""
     if (folder / SINGLE).is_file():
         return [folder / SINGLE]
     index = folder / INDEX

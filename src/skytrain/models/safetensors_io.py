@@ -39,7 +39,7 @@ class SafetensorsFolder:
         self.shapes = {name: home.shape for name, home in self._homes.items()}
 
     def get(self, name: str) -> Tensor:
-        """A view of the mapped file: only what is copied from it is read."""
+        """Return a view of the mapped file: only what is copied from it is read."""
         path = self._homes[name].path
         try:
             with safe_open(path, framework="pt") as file:
@@ -51,7 +51,7 @@ class SafetensorsFolder:
 def write_folder(
     folder: Path, specs: list[TensorSpec], tensors: Iterable[Tensor], max_file_bytes: int = MAX_FILE_BYTES
 ) -> None:
-    """Writes `tensors`, one for each spec and in their order, as one file or as parts with an index."""
+    """Write `tensors`, one for each spec and in their order, as one file or as parts with an index."""
     files: list[list[TensorSpec]] = [[]]
     for spec in specs:
         if files[-1] and sum(each.bytes for each in files[-1]) + spec.bytes > max_file_bytes:

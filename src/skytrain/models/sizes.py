@@ -17,12 +17,12 @@ GPT2_VOCABULARY = 50257  # for files that take the tokenizer's vocabulary, whate
 
 
 def size_names() -> list[str]:
-    """Every decoder that `model=` can choose, by family and then by size as the files are named."""
+    """Return the names of all decoders that `model=` can choose, by family and then by size as the files are named."""
     return [stem for stem in _stems() if "layers" in model_file(stem)]
 
 
 def size_config(name: str, vocab_size: int = GPT2_VOCABULARY) -> DecoderConfig:
-    """The decoder of one file, with this vocabulary where the file leaves it to the tokenizer."""
+    """Return the decoder of one file, with this vocabulary where the file leaves it to the tokenizer."""
     if name not in size_names():
         raise SkytrainError(f"{name!r} is not a model of the configuration\n  {_way_out(name, size_names())}")
     values = dict(model_file(name))
@@ -46,7 +46,7 @@ class Size:
 
 
 def describe_sizes(wanted: Sequence[str], sequence_length: int, vocab_size: int = GPT2_VOCABULARY) -> list[Size]:
-    """All sizes, or those whose name or family is in `wanted`; the smallest of each family first."""
+    """Describe all sizes, or those whose name or family is in `wanted`; the smallest of each family first."""
     configs = [size_config(name, vocab_size) for name in size_names()]
     known = {word for config in configs for word in (config.name, config.family)}
     for word in wanted:
@@ -78,7 +78,7 @@ def _way_out(word: str, known: Collection[str]) -> str:
 
 @functools.cache
 def model_file(stem: str) -> dict[str, Any]:
-    """The settings of a file, merged over those of its `defaults`."""
+    """Return the settings of a file, merged over those of its `defaults`."""
     text = (resources.files("skytrain.config.groups") / "model" / f"{stem}.yaml").read_text(encoding="utf-8")
     values: Any = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
     merged: dict[str, Any] = {}

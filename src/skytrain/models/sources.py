@@ -21,7 +21,7 @@ def is_pretrained(source: str) -> bool:
         of_a_model = any(True for pattern in (CONFIG, *WEIGHTS, *PICKLES) for _ in path.glob(pattern))
         return path.is_dir() and (of_a_model or ("/" in source and "/runs/" not in source))
     if source.startswith(("/", "./", "../", "~")):
-        # Of a run in another store, .../runs/RUN@STEP, or of no folder at all, which whoever opens it says.
+        # This is a run in another store, .../runs/RUN@STEP, or no folder at all, which whoever opens it reports.
         return "/runs/" not in source
     return source.count("/") == 1 and not source.startswith("runs/") and is_hub_name(source)
 

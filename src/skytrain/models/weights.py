@@ -19,7 +19,7 @@ from .sources import find_weights
 
 
 def initial_values(config: DecoderConfig, seed: int, *, start_weights: bool = True) -> InitialValues:
-    """The values that each parameter of a decoder starts with: those of `config.weights`, a folder, or of the seed."""
+    """Return the initial values of a decoder's parameters: those of the folder `config.weights`, or of the seed."""
     if config.weights is not None and start_weights:
         found = read_hf_decoder(config.weights)
         check_agreement(config, found, config.weights)
@@ -34,7 +34,7 @@ def initial_values(config: DecoderConfig, seed: int, *, start_weights: bool = Tr
 def load_pretrained(source: str) -> nn.Module:
     """Load a folder, or a repository of the hub, on the CPU in float32.
 
-    The built-in decoder where it has the architecture, otherwise transformers.
+    The model is the built-in decoder where it has the architecture, otherwise one of transformers.
     """
     folder = find_weights(source)
     try:

@@ -6,5 +6,5 @@ import math
 
 
 def yarn_magnitude(factor: float, mscale: float = 1.0) -> float:
-    """Sharpens attention over a context that is longer by `factor`."""
+    """Return the factor that sharpens attention over a context that is longer by `factor`."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0

@@ -1,4 +1,4 @@
-"""Makes a single-device model parallel: the one place for it, in one order.
+"""Make a single-device model parallel: the one place for it, in one order.
 
 Everything that replaces a part of a model is here: its attention, its blocks' forward passes, its linear layers.
 """
@@ -35,7 +35,7 @@ from .tensor import divide_tensors
 
 @dataclass(frozen=True)
 class Settings:
-    """How a mesh is used, apart from its degrees."""
+    """The settings of a mesh, apart from its degrees."""
 
     sequence_length: int  # of whole sequences
     micro_batch: int  # sequences that go through the model together

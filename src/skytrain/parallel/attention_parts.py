@@ -33,7 +33,7 @@ class AttentionPart(NamedTuple):
 
 
 def choose_kernel(q_bhtq: Tensor) -> Kernel:
-    """The fastest kernel that returns its log-sum-exp; `plain` holds all scores of a part at once."""
+    """Return the fastest kernel that returns its log-sum-exp; `plain` holds all scores of a part at once."""
     size = q_bhtq.size(3)
     if q_bhtq.device.type == "cpu":
         return "cpu"
@@ -45,7 +45,7 @@ def choose_kernel(q_bhtq: Tensor) -> Kernel:
 
 
 def attend_part(q_bhtq: Tensor, kv_2bgsq: Tensor, settings: AttentionSettings, *, causal: bool) -> AttentionPart:
-    """Attention of all queries to the given keys. `causal` needs as many keys as queries, at the same positions."""
+    """Attend from all queries to the given keys. `causal` needs as many keys as queries, at the same positions."""
     assert not causal or q_bhtq.size(2) == kv_2bgsq.size(3)
     scale = settings.scale
     kernel = settings.kernel
@@ -74,7 +74,7 @@ def attend_part_backward(
     *,
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    """This part's gradients of queries, and of keys and values. `whole` is the attention to all keys."""
+    """Return this part's gradients of queries, and of keys and values. `whole` is the attention to all keys."""
     scale = settings.scale
     kernel = settings.kernel
     q = q_bhtq.contiguous()
@@ -101,7 +101,7 @@ def attend_part_backward(
 
 
 class Together:
-    """Combines parts in float32, each weighted by its keys' share of the softmax's sum."""
+    """A sum of parts in float32, each weighted by its keys' share of the softmax's sum."""
 
     def __init__(self, first: AttentionPart) -> None:
         self._out = first.out_bhtq.float()
@@ -110,7 +110,7 @@ class Together:
         self._rest = first.rest
 
     def add(self, rows: slice, part: AttentionPart) -> None:
-        """Adds a part for some of the queries."""
+        """Add a part for some of the queries."""
         before = self._log_sum[:, :, rows]
         new = part.log_sum_bht.float()
         both = torch.logaddexp(before, new)

@@ -37,7 +37,7 @@ CORE = Gpu(
     memory_bytes_per_s=10e9,
     link="pcie",
     link_bytes_per_s=5e9,
-    source="assumed, for the order of layouts alone",
+    source="assumed, only for the order of layouts",
 )
 UNKNOWN_GPU = "a100"  # its speeds are used for a GPU that is not in the table
 NETWORK_BYTES_PER_S = 1.25e9  # between machines that are not in the catalogue: 10 Gbit/s
@@ -56,7 +56,7 @@ class LocalMachine:
 def choose_layout(
     config: Config, ranks: Ranks, machine: LocalMachine, given: Collection[str] = ()
 ) -> tuple[Config, str]:
-    """Replaces `auto` in the configuration by a layout, and explains the choice in a sentence.
+    """Replace `auto` in the configuration by a layout, and explain the choice in a sentence.
 
     `given` names the settings that the user chose: a micro-batch or activation checkpointing among them is kept.
     """
@@ -85,7 +85,7 @@ def choose_layout(
 
 
 def laid_out(config: Config, placement: Placement) -> Config:
-    """The configuration for this placement."""
+    """Return the configuration for this placement."""
     job = placement.job
     mesh = placement.mesh
     degrees: dict[str, Any] = parallel_settings(mesh)
@@ -98,7 +98,7 @@ def laid_out(config: Config, placement: Placement) -> Config:
 
 
 def problem_of(config: Config, world_size: int) -> str | None:
-    """Why `train` cannot run this configuration on so many processes; None if it can."""
+    """Return why `train` cannot run this configuration on so many processes; None if it can."""
     try:
         check(config, {})
     except ConfigError as error:
@@ -107,7 +107,7 @@ def problem_of(config: Config, world_size: int) -> str | None:
 
 
 def this_machine(ranks: Ranks, device: str) -> LocalMachine:
-    """The GPU or the CPU cores of this machine; the catalogue says how such machines are connected."""
+    """Return the GPU or the CPU cores of this machine; the catalogue says how such machines are connected."""
     if device == "cpu":
         pages = os.sysconf("SC_PHYS_PAGES")
         page_bytes = os.sysconf("SC_PAGE_SIZE")

@@ -34,11 +34,11 @@ class StateByName(Strategy):
         return network
 
     def _same_names(self) -> Mapping[str, str]:
-        """Further names of parameters, mapped to the first."""
+        """Return the further names of parameters, mapped to the first."""
         return state.tied_names(self._network())
 
     def _is_mine(self, name: str, tensor: Tensor) -> bool:
-        """Whether this rank saves its part of a tensor, rather than another rank that holds a copy."""
+        """Return whether this rank saves its part of a tensor, rather than another rank that holds a copy."""
         if not isinstance(tensor, DTensor):
             return True
         mesh = tensor.device_mesh
@@ -104,7 +104,7 @@ class Replicas(StateByName, DDPStrategy):
 
 
 def share_out(sizes: Mapping[str, int], ranks: int) -> dict[str, int]:
-    """Assigns each name to a rank, in the same way on all ranks, so that each has about the same amount."""
+    """Assign each name to a rank, in the same way on all ranks, so that each has about the same amount."""
     loads = [0] * ranks
     owners: dict[str, int] = {}
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):

@@ -19,7 +19,7 @@ def clip_gradients(
     stage_ranks: int,
     repeated: frozenset[nn.Parameter] = frozenset(),
 ) -> Tensor:
-    """Scales gradients so that their norm is at most `limit`, and returns the norm before scaling.
+    """Scale gradients so that their norm is at most `limit`, and return the norm before scaling.
 
     torch's own function refuses a mix of plain tensors and DTensors of different meshes. `stage_ranks` share a stage of the pipeline,
     or the whole model. `repeated` parameters are copies whose original is counted elsewhere: scaled, but not counted.
@@ -46,7 +46,7 @@ def clip_gradients(
 
 
 def local_part(gradient: Tensor) -> tuple[Tensor, int]:
-    """This rank's part of a tensor, and into how many parts it is sharded."""
+    """Return this rank's part of a tensor, and into how many parts it is sharded."""
     if not isinstance(gradient, DTensor):
         return gradient, 1
     assert not any(placement.is_partial() for placement in gradient.placements), "gradients are reduced before clipping"

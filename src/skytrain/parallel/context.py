@@ -59,7 +59,7 @@ class Context:
         return self.group.size()
 
     def loss(self, compute: Callable[[Tensor], Tensor], targets_bt: Tensor) -> Tensor:
-        """The loss of this rank's targets, scaled so that its mean over the ranks is the mean over all targets.
+        """Return the loss of this rank's targets, scaled so that its mean over the ranks is the mean over all targets.
 
         Ranks may have different numbers of targets that count, or none.
         """
@@ -69,7 +69,7 @@ class Context:
 
 
 def join_context(mesh: DeviceMesh, size: int, method: str, length: int) -> Context:
-    """Groups `size` neighbours along the mesh's shard dimension, which share sequences of `length` tokens."""
+    """Group `size` neighbours along the mesh's shard dimension, which share sequences of `length` tokens."""
     axis = (mesh.mesh_dim_names or ()).index("shard")
     mine = None
     # Every process must create every group, in the same order.
@@ -100,14 +100,14 @@ def attend_across(
 
 
 def rows_and_keys(rank: int, source: int, length: int) -> tuple[slice, slice]:
-    """Which of a rank's queries attend to which of another rank's keys; each rank holds `length` of both."""
+    """Return which of a rank's queries attend to which of another rank's keys; each rank holds `length` of both."""
     half = length // 2
     whole = slice(0, length)
     return (whole, slice(0, half)) if source < rank else (slice(half, length), whole)
 
 
 class RingAttention(torch.autograd.Function):
-    """Passes keys and values from rank to rank, while the previous ones are attended to.
+    """Attention that passes keys and values from rank to rank, while the previous ones are attended to.
 
     No rank holds more than two ranks' keys at a time. In the backward pass they are passed again, followed by their gradients.
     """
@@ -133,7 +133,7 @@ class RingAttention(torch.autograd.Function):
 
 
 class GatherAttention(torch.autograd.Function):
-    """Gathers all keys and values of a layer on every rank, for the forward and again for the backward pass.
+    """Attention that gathers all keys and values of a layer on every rank, in the forward and the backward pass.
 
     There are fewer and larger messages than with the ring, and whole sequences of keys and values in memory.
     """
@@ -203,7 +203,7 @@ def _forward(
 def _piece_backward(
     ctx: Any, dq: Tensor, dout: Tensor, q: Tensor, source: int, kv: Tensor, whole: AttentionPart
 ) -> tuple[slice, Tensor]:
-    """Adds the part of rank `source`'s keys and values to `dq`. Returns which were used, and their gradients."""
+    """Add the part of rank `source`'s keys and values to `dq`; return which were used, and their gradients."""
     rows, keys = rows_and_keys(ctx.group.rank(), source, q.size(2))
     seen = AttentionPart(whole.out_bhtq[:, :, rows], whole.log_sum_bht[:, :, rows], whole.rest)
     dq_part, dkv_part = attend_part_backward(
@@ -219,7 +219,7 @@ def _saved(ctx: Any) -> tuple[tuple[Tensor, Tensor, Tensor], AttentionPart]:
 
 
 class _Hop:
-    """Sends a tensor to the next rank while receiving the previous rank's."""
+    """An exchange that sends a tensor to the next rank while it receives the previous rank's."""
 
     def __init__(self, sent: Tensor, group: dist.ProcessGroup, tag: int) -> None:
         rank = group.rank()
@@ -244,7 +244,7 @@ class _Hop:
 def _exchange_heads(
     attend: Callable[..., Tensor], q_bhtq: Tensor, k_bgtq: Tensor, v_bgtq: Tensor, group: dist.ProcessGroup
 ) -> Tensor:
-    """Calls `attend` over whole sequences with a share of the heads."""
+    """Call `attend` over whole sequences with a share of the heads."""
     size = group.size()
     # With fewer key-value groups than ranks, each is copied to the ranks that have its queries.
     copies = size // math.gcd(k_bgtq.size(1), size)
@@ -258,7 +258,7 @@ def _exchange_heads(
 
 
 class _AllToAll(torch.autograd.Function):
-    """Sends the i-th slice to rank i, and receives the i-th slice from it."""
+    """An exchange that sends the i-th slice to rank i, and receives the i-th slice from it."""
 
     @staticmethod
     def forward(ctx: Any, x_n: Tensor, group: dist.ProcessGroup) -> Tensor:

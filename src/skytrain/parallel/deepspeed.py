@@ -50,7 +50,7 @@ TAG = "zero"  # DeepSpeed's name for the only checkpoint in a folder
 class ZeroStrategy(DeepSpeedBase):
     """ZeRO-1, -2 and -3, optionally with state in host memory or on a disk.
 
-    Lightning's strategy is for GPUs and for a process group of its own; here the group is there already, and a CPU serves too.
+    Lightning's strategy is for GPUs and creates its process group; here the group exists already, and a CPU serves too.
     A model on the meta device has `initial_values(name, shape)`, of which each rank keeps its part.
     """
 
@@ -96,7 +96,7 @@ class ZeroStrategy(DeepSpeedBase):
         return engine, zero_optimizer
 
     def teardown(self) -> None:
-        """Replaces Lightning's, which would move sharded parameters to the CPU."""
+        """Tear down without Lightning's method, which would move sharded parameters to the CPU."""
         nn.functional.linear = self._linear  # ZeRO-3 replaces it for the whole process
         self.precision_plugin.teardown()
         assert self.accelerator is not None
@@ -131,7 +131,7 @@ class ZeroStrategy(DeepSpeedBase):
         self.config = engine_config(self.settings, block_elements=max(blocks, default=whole), vector_elements=vectors)
 
     def _exact_weights(self, model: nn.Module) -> InitialValues:
-        """Initial values in float32, by the engine's names."""
+        """Return the initial values in float32, by the engine's names."""
         given = {
             MODULE + name: parameter.detach().clone()
             for name, parameter in model.named_parameters()
@@ -146,7 +146,7 @@ class ZeroStrategy(DeepSpeedBase):
         return value
 
     def _give_weights(self, model: nn.Module) -> None:
-        """Puts parameters on their device, with initial values for those on the meta device.
+        """Put parameters on their device, with initial values for those on the meta device.
 
         Under ZeRO-3 they are sharded one block at a time, so that no rank ever holds them all.
         """
@@ -187,7 +187,7 @@ class ZeroStrategy(DeepSpeedBase):
         return nn.Parameter(value, requires_grad=old.requires_grad)
 
     def _optimizer(self, outline: Any, groups: list[list[str]], model: nn.Module, fused: bool) -> torch.optim.Optimizer:
-        """The outlined optimizer, with the current parameters."""
+        """Return the outlined optimizer, with the current parameters."""
         named = dict(model.named_parameters())
         for group, names in zip(outline.param_groups, groups, strict=True):
             group["params"] = [named[name] for name in names]
@@ -212,7 +212,7 @@ class ZeroStrategy(DeepSpeedBase):
         return super().backward(closure_loss, optimizer, *args, scale_wrt_gas=False, **kwargs)
 
     def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
-        """Called for each micro-batch. After a step's last one the engine updates the weights if gradients are finite."""
+        """Step the engine, which updates the weights after a step's last micro-batch if gradients are finite."""
         result = super().optimizer_step(optimizer, closure, model, **kwargs)
         module: Any = self.lightning_module
         if ends_step(module.trainer):
@@ -221,7 +221,7 @@ class ZeroStrategy(DeepSpeedBase):
         return result
 
     def most_rows(self, rows: int) -> int:
-        """The number of rows that a validation batch needs on every rank, so that ranks make the same collectives.
+        """Return the rows that a validation batch needs on every rank, so that ranks make the same collectives.
 
         Under ZeRO-3 every call of the head gathers its weights, and with a chunked loss the number of calls follows
         from the number of rows.
@@ -254,7 +254,7 @@ class ZeroStrategy(DeepSpeedBase):
         )
 
     def _engine_state(self) -> AbstractContextManager[None]:
-        """The context in which the engine saves or loads."""
+        """Return the context in which the engine saves or loads."""
         return through_memory(self.deepspeed_engine) if self.settings.offload_folder else nullcontext()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
@@ -273,7 +273,7 @@ class ZeroStrategy(DeepSpeedBase):
             save_files(target, Path(scratch), rest, self._layout, rank_zero_warn)
 
     def _check_room(self, folder: Path) -> None:
-        """Raises on all ranks if one has too little disk space: if it failed later, the others would wait for ever."""
+        """Raise on all ranks if one has too little disk space: if it failed later, the others would wait for ever."""
         held = sum(partition_sizes(self.deepspeed_engine.optimizer, self.settings.stage))
         weights = sum(parameter.numel() * parameter.element_size() for parameter in self.deepspeed_engine.parameters())
         needed = 12 * held + weights
@@ -305,7 +305,7 @@ class ZeroStrategy(DeepSpeedBase):
         return {**opened.saved.rest(), "state_dict": {}, "optimizer_states": [], "random": opened.saved.random}
 
     def _check_layout(self, opened: DeepSpeedCheckpoint, key: str) -> None:
-        """Raises unless the same preset on as many ranks wrote the checkpoint."""
+        """Raise unless the same preset on as many ranks wrote the checkpoint."""
         if opened.layout != self._layout:
             raise CheckpointError(
                 f"{self._io.store.url(key)} is in DeepSpeed's own format, of {opened.layout}; this run is {self._layout}\n"
@@ -333,7 +333,7 @@ def _do_nothing(*_: Any, **__: Any) -> None:
 
 
 def _quieten() -> None:
-    """Silences DeepSpeed's messages about its components."""
+    """Silence DeepSpeed's messages about its components."""
     set_default("DS_LOG_LEVEL", "warning")
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", ".*torch.distributed.*_tensor. is deprecated.*")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 @contextmanager
 def through_memory(engine: Any) -> Iterator[None]:
-    """Makes the engine save and load as if it offloaded to memory, within the context."""
+    """Make the engine save and load as if it offloaded to memory, within the context."""
     zero = engine.optimizer
     whole = zero.state_dict
     engine.zero_nvme_offload_optimizer = lambda: False  # which would copy the disk's files
@@ -33,7 +33,7 @@ def through_memory(engine: Any) -> Iterator[None]:
 
 
 def _read(zero: Any, state: dict[str, Any]) -> dict[str, Any]:
-    """`state` with the tensors on the disk, memory-mapped, so that they need not fit into memory."""
+    """Return `state` with the tensors on the disk, memory-mapped, so that they need not fit into memory."""
     folder = Path(zero.optimizer_swapper.swap_folder)
     flats = list(state["fp32_flat_groups"])
     slots = dict(state["optimizer_state_dict"]["state"])
@@ -58,7 +58,7 @@ def _mapped(path: Path, elements: int) -> Tensor:
 
 @torch.no_grad()
 def _write(zero: Any, state: Mapping[str, Any], with_optimizer: bool) -> None:
-    """Loads weights and optimizer from `state`, and writes those that belong on the disk."""
+    """Load weights and optimizer from `state`, and write those that belong on the disk."""
     zero.loss_scaler = state["loss_scaler"]
     zero.overflow = state["overflow"]
     saved = state["optimizer_state_dict"]
@@ -82,6 +82,6 @@ def _write(zero: Any, state: Mapping[str, Any], with_optimizer: bool) -> None:
 
 
 def _on_disk(zero: Any) -> set[int]:
-    """The groups on the disk: DeepSpeed keeps those below a megabyte in memory."""
+    """Return the groups on the disk: DeepSpeed keeps those below a megabyte in memory."""
     groups = range(len(zero.fp32_partitioned_groups_flat))
     return {number for number in groups if zero._swappable_optimizer_subgroup(number)}

@@ -36,7 +36,7 @@ LARGEST_BUCKET = 500_000_000  # elements; DeepSpeed's default, too large for a s
 
 @dataclass(frozen=True)
 class ZeroSettings:
-    """How DeepSpeed shards the state; sizes of the model are in elements."""
+    """The settings by which DeepSpeed shards the state; sizes of the model are in elements."""
 
     stage: int
     clip_norm: float | None
@@ -62,7 +62,7 @@ def zero_settings(config: Config, device: str) -> ZeroSettings:
 
 
 def engine_config(settings: ZeroSettings, *, block_elements: int, vector_elements: int) -> dict[str, Any]:
-    """DeepSpeed's configuration. Buffers are as large as one block; the default is 500M elements.
+    """Return DeepSpeed's configuration. Buffers are as large as one block; the default is 500M elements.
 
     Vectors, up to `vector_elements` long, stay whole under ZeRO-3: sharding them would save little and send much.
     """
@@ -104,7 +104,7 @@ def engine_config(settings: ZeroSettings, *, block_elements: int, vector_element
 
 
 def check_deepspeed(config: Config, device: str) -> None:
-    """Raises if this machine lacks what a DeepSpeed preset needs."""
+    """Raise if this machine lacks what a DeepSpeed preset needs."""
     if device == "cpu":
         set_variables({"DS_ACCELERATOR": "cpu"})  # read when deepspeed is first imported, here or later
     parallel = config.parallel
@@ -117,7 +117,7 @@ def check_deepspeed(config: Config, device: str) -> None:
 
 
 def _check_compiler(operation: str) -> None:
-    """Raises without a compiler for an operation that was not built when DeepSpeed was installed."""
+    """Raise if there is no compiler for an operation that was not built when DeepSpeed was installed."""
     from deepspeed.git_version_info import installed_ops
 
     if installed_ops.get(operation):
@@ -146,7 +146,7 @@ def _check_disk(folder: Path) -> None:
 
 
 def cpu_adam() -> Any:
-    """DeepSpeed's AdamW for the CPU. It is compiled first if needed: two minutes on one core, once per machine."""
+    """Return DeepSpeed's AdamW for the CPU, compiled first if needed: two minutes on one core, once per machine."""
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
     load_operation("CPUAdamBuilder")
@@ -154,7 +154,7 @@ def cpu_adam() -> Any:
 
 
 def load_operation(builder: str) -> None:
-    """Loads one of DeepSpeed's operations, compiled first if needed. DeepSpeed would compile it in another folder."""
+    """Load one of DeepSpeed's operations, compiled first if needed. DeepSpeed would compile it in another folder."""
     import deepspeed.ops.op_builder as builders
 
     made = getattr(builders, builder)()
@@ -170,7 +170,7 @@ def load_operation(builder: str) -> None:
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Lets one process of a machine compile at a time, in Skytrain's own folder.
+    """Let one process of a machine compile at a time, in Skytrain's own folder.
 
     torch's lock is a file that outlives a killed process, and others wait for it for ever. This lock ends with its process,
     and its holder removes torch's leftover files. The folder's name depends on all that decides what is compiled, since

@@ -1,4 +1,4 @@
-"""Loads whole tensors by name into DeepSpeed's flat partitions."""
+"""Load whole tensors by name into DeepSpeed's flat partitions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Read = Callable[[str, torch.Size], Tensor]  # a parameter's whole value, or that
 
 @dataclass(frozen=True)
 class NamedState:
-    """Reads whole values by name. Without `slots` the optimizer starts from scratch."""
+    """Readers of whole values by name. Without `slots` the optimizer starts from scratch."""
 
     weight: Read
     slots: Mapping[str, Read] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class NamedState:
 
 
 def read_named_state(model: nn.Module, weights: SavedTensors, optimizers: list[dict[str, Any]]) -> NamedState:
-    """The state in one of Skytrain's own checkpoints, by the engine's names."""
+    """Return the state in one of Skytrain's own checkpoints, by the engine's names."""
     tied = state.tied_names(model)
 
     def reader(saved: SavedTensors, slot: str = "") -> Read:
@@ -67,7 +67,7 @@ class _Share:
     each_cut: bool  # ZeRO-3 splits each parameter, ZeRO-1 and -2 the row of all parameters
 
     def pieces(self, shapes: Mapping[str, torch.Size], size: int) -> Iterator[tuple[str, torch.Size, slice, int]]:
-        """Name, shape, this rank's elements, and their start in this rank's partition of `size` elements."""
+        """Yield name, shape, this rank's elements, and their start in this rank's partition of `size` elements."""
         start = 0
         for name, shape in shapes.items():
             count = math.prod(shape)
@@ -92,7 +92,7 @@ class _Share:
 
 @torch.no_grad()
 def put_state(engine: Any, stage: int, named: NamedState, *, plain_steps: bool) -> None:
-    """Sets the engine's weights, and its optimizer state if there are slots, as loading a checkpoint does.
+    """Set the engine's weights, and its optimizer state if there are slots, as loading a checkpoint does.
 
     One whole tensor is in memory at a time. `plain_steps`: the optimizer's step count is a number, not a tensor.
     """
@@ -130,7 +130,7 @@ def put_state(engine: Any, stage: int, named: NamedState, *, plain_steps: bool) 
 
 
 def partition_sizes(zero: Any, stage: int) -> list[int]:
-    """The sizes of the optimizer's float32 partitions, in elements."""
+    """Return the sizes of the optimizer's float32 partitions, in elements."""
     if stage == 3:
         return [int(size) for size in zero.fp16_partitioned_groups_flat_numel]
     return [group["params"][0].numel() for group in zero.optimizer.param_groups]

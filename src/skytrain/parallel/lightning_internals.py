@@ -30,7 +30,7 @@ QUIET_WARNINGS = (
     "litlogger",
     "DeepSpeed handles gradient clipping internally",
     "The `srun` command is available on your system but is not used",
-    "have no `val_dataloader`",  # evaluators run beside Lightning's own validation
+    "have no `val_dataloader`",  # evaluators run outside Lightning's own validation
 )
 
 
@@ -38,7 +38,7 @@ class DeepSpeedBase(DeepSpeedStrategy):
     """Lightning's strategy for DeepSpeed; a subclass makes the engine in `make_engine`."""
 
     def make_engine(self, model: Any, optimizer: Any, lr_scheduler: Any) -> tuple[Any, Any]:
-        """The engine around `model`, and its optimizer."""
+        """Return the engine around `model`, and its optimizer."""
         raise NotImplementedError
 
     def _setup_model_and_optimizer(self, model: Any, optimizer: Any, lr_scheduler: Any = None) -> tuple[Any, Any]:
@@ -46,53 +46,53 @@ class DeepSpeedBase(DeepSpeedStrategy):
 
 
 def reduce_over_ranks(tensor: Tensor, group: Any, reduce_op: Any) -> Tensor:
-    """The sum or mean over ranks, in place; the tensor as it is where there is no process group."""
+    """Return the sum or mean over ranks, in place; the tensor as it is where there is no process group."""
     return _sync_ddp_if_available(tensor, group, reduce_op=reduce_op)
 
 
 def set_rank_zero(rank: int) -> None:
-    """Tells Lightning's `rank_zero_*` functions which rank this process is."""
+    """Tell Lightning's `rank_zero_*` functions which rank this process is."""
     rank_zero_only.rank = rank  # type: ignore[attr-defined]  # kept on the function
 
 
 def set_module_device(module: pl.LightningModule, device: torch.device) -> None:
-    """Sets `module.device`, which Lightning sets only where it moves the module itself."""
+    """Set `module.device`, which Lightning sets only where it moves the module itself."""
     module._device = device
 
 
 def forget_module(strategy: Strategy) -> None:
-    """Keeps the strategy's teardown from moving the module's parameters to the CPU."""
+    """Keep the strategy's teardown from moving the module's parameters to the CPU."""
     strategy._lightning_module = None
 
 
 def is_fitting(trainer: pl.Trainer) -> bool:
-    """Whether `trainer.fit` runs, rather than `validate`."""
+    """Return whether `trainer.fit` runs, rather than `validate`."""
     return trainer.state.fn == TrainerFn.FITTING
 
 
 def ends_step(trainer: pl.Trainer) -> bool:
-    """Whether the optimizer steps after the micro-batch that is being computed."""
+    """Return whether the optimizer steps after the micro-batch that is being computed."""
     return not trainer.fit_loop._should_accumulate()
 
 
 def call_through_wrapper(strategy: Strategy, module: pl.LightningModule, method: str, *args: Any) -> Any:
-    """Calls a method of the module through the forward pass of the wrapper that the strategy put around it."""
+    """Call a method of the module through the forward pass of the wrapper that the strategy put around it."""
     assert strategy.model is not None
     return strategy._forward_redirection(strategy.model, module, method, *args)
 
 
 def datamodule_of(trainer: pl.Trainer) -> Any:
-    """The data module of the running `fit`; None where it was given loaders."""
+    """Return the data module of the running `fit`; None where it was given loaders."""
     return trainer.datamodule  # type: ignore[attr-defined]
 
 
 def dump_checkpoint(trainer: pl.Trainer) -> dict[str, Any]:
-    """The dictionary that `trainer.save_checkpoint` would save now."""
+    """Return the dictionary that `trainer.save_checkpoint` would save now."""
     return trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
 
 
 def start_at_step(trainer: pl.Trainer, step: int) -> None:
-    """Starts `trainer.global_step`, and the count of batches that ends steps, at `step`; for `on_fit_start`."""
+    """Start `trainer.global_step`, and the count of batches that ends steps, at `step`; for `on_fit_start`."""
     loop = trainer.fit_loop.epoch_loop
     steps = loop.automatic_optimization.optim_progress.optimizer.step.total
     steps.ready = steps.completed = step
@@ -103,7 +103,7 @@ def start_at_step(trainer: pl.Trainer, step: int) -> None:
 
 
 def recount_batches(checkpoint: dict[str, Any], batches_per_step: int) -> None:
-    """Rewrites a checkpoint's count of batches for another number of micro-batches per step.
+    """Rewrite a checkpoint's count of batches for another number of micro-batches per step.
 
     Lightning derives from this count where a step ends, and on another mesh a step may have more or fewer of them.
     """
@@ -115,7 +115,7 @@ def recount_batches(checkpoint: dict[str, Any], batches_per_step: int) -> None:
 
 
 def quieten_lightning() -> None:
-    """Silences the advice in QUIET_LOGGERS and QUIET_WARNINGS."""
+    """Silence the advice in QUIET_LOGGERS and QUIET_WARNINGS."""
     for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
     for text in QUIET_WARNINGS:

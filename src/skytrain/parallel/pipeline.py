@@ -67,7 +67,7 @@ class StageParts(nn.Module):
 
 
 class Pipeline:
-    """Runs this rank's stages over a batch, forward and backward, by a schedule.
+    """This rank's stages and the schedule by which they run over a batch, forward and backward.
 
     `loss` is that of logits and targets, `auxiliary` the auxiliary loss of all ranks that share the stages' tokens.
     """

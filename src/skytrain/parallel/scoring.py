@@ -27,14 +27,14 @@ class VocabularyPart:
 
 @dataclass(frozen=True)
 class SharedScores:
-    """Combines the ranks' parts of the logits (None without the last pipeline stage) into scores on every rank."""
+    """Scores on every rank from the ranks' parts of the logits (None without the last pipeline stage)."""
 
     mesh: DeviceMesh
     context: Context | None
     vocab_size: int
 
     def logits_at(self, local: Tensor | None, position: int, shape_bt: torch.Size) -> Tensor:
-        """Logits (B, vocabulary) of one position of the whole sequences, whose shape is given."""
+        """Return the logits (B, vocabulary) of one position of the whole sequences, whose shape is given."""
         whole = torch.zeros(shape_bt[0], self.vocab_size, device=self._device(local))
         if local is not None:
             part = self._part(local)
@@ -47,7 +47,7 @@ class SharedScores:
         return whole
 
     def targets(self, local: Tensor | None, targets_bt: Tensor) -> Tensor:
-        """Two values for each target of the whole sequences: its log-probability, and how far it is below the likeliest."""
+        """Return each target's log-probability and its gap to the likeliest token, for the whole sequences."""
         whole = torch.zeros(2, *targets_bt.shape, device=targets_bt.device)
         if local is not None:
             places = self._positions(targets_bt.size(1)).to(targets_bt.device)
@@ -78,11 +78,11 @@ class SharedScores:
         return VocabularyPart(local.to_local(), each * tensor.get_local_rank())
 
     def _positions(self, length: int) -> Tensor:
-        """The positions of the sequence that this rank holds."""
+        """Return the positions of the sequence that this rank holds."""
         return torch.arange(length) if self.context is None else self.context.positions.tensor(torch.device("cpu"))
 
     def _groups(self) -> list[dist.ProcessGroup]:
-        """The groups whose ranks hold other positions, or no logits."""
+        """Return the groups whose ranks hold other positions, or no logits."""
         return [self.mesh["pipeline"].get_group(), *([self.context.group] if self.context is not None else [])]
 
     def _device(self, local: Tensor | None) -> torch.device:

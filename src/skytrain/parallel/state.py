@@ -16,7 +16,7 @@ Named = Mapping[str, nn.Parameter]
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
-    """Maps each further name of a parameter to its first name."""
+    """Map each further name of a parameter to its first name."""
     first: dict[int, str] = {}
     again: dict[str, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -29,7 +29,7 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 
 @torch.no_grad()
 def put(target: Tensor, whole: Tensor) -> None:
-    """Copies this rank's part of `whole` into `target`."""
+    """Copy this rank's part of `whole` into `target`."""
     if isinstance(target, DTensor):
         target.to_local().copy_(local_part_of(target, whole))
     else:
@@ -37,7 +37,7 @@ def put(target: Tensor, whole: Tensor) -> None:
 
 
 def local_part_of(target: DTensor, whole: Tensor) -> Tensor:
-    """What this rank would hold of `whole` if it were placed as `target` is."""
+    """Return what this rank would hold of `whole` if it were placed as `target` is."""
     part = whole
     # Sharding splits what tensor parallelism has split before, so the last dimension of the mesh comes first.
     for axis in reversed(range(target.device_mesh.ndim)):
@@ -51,7 +51,7 @@ def local_part_of(target: DTensor, whole: Tensor) -> Tensor:
 
 
 def allocate(part: nn.Module, device: torch.device) -> None:
-    """Allocates parameters that are on the meta device. Buffers are not: they keep their values."""
+    """Allocate parameters that are on the meta device. Buffers are not on it, and keep their values."""
     buffers = {name: buffer.clone() for name, buffer in part.named_buffers() if not buffer.is_meta}
     part.to_empty(device=device)
     for name, buffer in part.named_buffers():
@@ -60,13 +60,13 @@ def allocate(part: nn.Module, device: torch.device) -> None:
 
 
 def fill(named: Named, value: Callable[[str, torch.Size], Tensor]) -> None:
-    """Sets each parameter to its value, with one whole tensor at a time, which may be a view of a mapped file."""
+    """Set each parameter to its value, with one whole tensor at a time, which may be a view of a mapped file."""
     for name, parameter in named.items():
         put(parameter, value(name, parameter.shape))
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters, under all their names, and persistent buffers."""
+    """Return the parameters, under all their names, and the persistent buffers."""
     found: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
     for path, module in model.named_modules():
         for name, buffer in module.named_buffers(recurse=False):
@@ -78,7 +78,7 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 def empty_slots(
     named: Named, tied: Mapping[str, str], saved: Mapping[str, SavedTensor]
 ) -> dict[str, dict[str, Tensor]]:
-    """Empty tensors for an optimizer's saved state, each sharded like its parameter."""
+    """Return empty tensors for an optimizer's saved state, each sharded like its parameter."""
     slots: dict[str, dict[str, Tensor]] = {}
     by_name = unflatten_slots(saved)
     for name, parameter in named.items():
@@ -112,7 +112,7 @@ def names_in_groups(optimizer: torch.optim.Optimizer, named: Named) -> list[list
 
 
 def merge_groups(everyone: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Merges the parameter groups of all stages: groups with the same settings become one."""
+    """Merge the parameter groups of all stages: groups with the same settings become one."""
     merged: list[dict[str, Any]] = []
     for group in (group for groups in everyone for group in groups):
         settings = {key: value for key, value in group.items() if key != "params"}
@@ -125,13 +125,13 @@ def merge_groups(everyone: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any
 
 
 def group_settings(saved: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The settings of the saved group that contains a parameter: learning rate, weight decay and so on."""
+    """Return the settings of the saved group that contains a parameter: learning rate, weight decay and so on."""
     group = next(group for group in saved["param_groups"] if name in group["params"])
     return {key: value for key, value in group.items() if key != "params"}
 
 
 def numbers_to_names(state: Mapping[str, Any], groups: list[list[str]]) -> dict[str, Any]:
-    """A torch optimizer's state_dict with parameter names instead of numbers."""
+    """Return a torch optimizer's state_dict with parameter names instead of numbers."""
     names = [name for group in groups for name in group]
     return {
         "state": {names[index]: slot for index, slot in state["state"].items()},
@@ -142,7 +142,7 @@ def numbers_to_names(state: Mapping[str, Any], groups: list[list[str]]) -> dict[
 
 
 def names_to_numbers(state: Mapping[str, Any], groups: list[list[str]], tied: Mapping[str, str]) -> dict[str, Any]:
-    """The inverse, for an optimizer with these groups. Saved groups have a tied weight's first name only."""
+    """Invert `numbers_to_names` for these groups. Saved groups have only the first name of a tied weight."""
     numbers = {name: index for index, name in enumerate(name for group in groups for name in group)}
     return {
         "state": {numbers[name]: slot for name, slot in state["state"].items()},

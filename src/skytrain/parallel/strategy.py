@@ -283,7 +283,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        """Entered for all micro-batches of a step except the last."""
+        """Defer the reduction of gradients; Lightning enters this for all micro-batches of a step except the last."""
         if self.pipeline is not None or not self.settings.reduce_once:
             yield
             return

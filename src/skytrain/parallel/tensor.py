@@ -36,7 +36,7 @@ SEQUENCE = Shard(1)  # of (batch, sequence, features)
 
 
 class Gather(ParallelStyle):
-    """Gathers the module's first input from parts of the sequence.
+    """A style that gathers the module's first input from parts of the sequence.
 
     It stays a DTensor, so that the gradients of the layers that read it are reduced and scattered in one operation.
     """
@@ -51,7 +51,7 @@ class Gather(ParallelStyle):
 
 
 class Divide(ParallelStyle):
-    """Splits the module's output: this rank keeps its part of the sequence.
+    """A style that splits the module's output: this rank keeps its part of the sequence.
 
     Its dropout moves behind the split; before it, every rank would have to draw the same mask.
     """

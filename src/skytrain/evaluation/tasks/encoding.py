@@ -28,7 +28,7 @@ class TextPair:
 
 
 class PairEncoder:
-    """Encodes pairs for a model that sees `window` tokens; `truncated` are the items of which a context had to be cut."""
+    """An encoder of pairs for a model that sees `window` tokens; `truncated` are the items with a context that was cut."""
 
     def __init__(self, tokenizer: Tokenizer, window: int) -> None:
         self._tokenizer = tokenizer
@@ -38,15 +38,15 @@ class PairEncoder:
         self.truncated: set[int] = set()
 
     def encode(self, pairs: Sequence[tuple[int, TextPair]], convention: Convention) -> list[Continuation]:
-        """The continuations of pairs, each with the number of its item in the data.
+        """Return the continuations of pairs, each given with the number of its item in the data.
 
-        Encodes all texts at once: tokenizers use their threads on batches.
+        All texts are encoded at once: tokenizers use their threads on batches.
         """
         self._learn(text for _, pair in pairs for text in _texts(pair, convention))
         return [self._encode_pair(item, pair, convention) for item, pair in pairs]
 
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of whole texts."""
+        """Return the tokens of whole texts."""
         return [ids.tolist() for ids in self._tokenizer.encode_batch(list(texts))]
 
     def _encode_pair(self, item: int, pair: TextPair, convention: Convention) -> Continuation:
@@ -69,7 +69,7 @@ class PairEncoder:
             return self._known[pair.context], self._known[pair.continuation]
         context, whole = _texts(pair, convention)
         before = self._known[context]
-        # As the harness does, also where the end of the context would be encoded otherwise with what follows.
+        # The harness does so too, even where the end of the context would be encoded otherwise with what follows.
         return before, self._known[whole][len(before) :]
 
     def _learn(self, texts: Iterable[str]) -> None:
@@ -79,7 +79,7 @@ class PairEncoder:
 
 
 def _texts(pair: TextPair, convention: Convention) -> tuple[str, ...]:
-    """What is encoded for a pair."""
+    """Return the texts that are encoded for a pair."""
     if isinstance(pair.context, tuple) or isinstance(pair.continuation, tuple):
         return ()
     if convention == "completion" or not pair.context:
@@ -89,7 +89,7 @@ def _texts(pair: TextPair, convention: Convention) -> tuple[str, ...]:
 
 
 def start_token(tokenizer: Tokenizer) -> int:
-    """The token before a text without context: that which begins a text where there is one, else the end of text."""
+    """Return the token before a text without context: the one that begins a text if any, else the end of text."""
     return tokenizer.token_ids.get("bos_token_id", tokenizer.eot)
 
 
@@ -101,7 +101,7 @@ def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
 
 
 def choose_subset(count: int, limit: int | None) -> np.ndarray:
-    """The items to score: all, or `limit` of them in their order; a larger limit adds to a smaller one's."""
+    """Return the items to score: all, or `limit` of them in their order; a larger limit adds to a smaller one's."""
     if limit is None or limit >= count:
         return np.arange(count)
     return np.sort(np.random.default_rng(0).permutation(count)[:limit])

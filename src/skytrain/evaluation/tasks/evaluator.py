@@ -39,7 +39,7 @@ class TaskSources:
 
 
 class TaskEvaluator:
-    """Scores a task. `result` is what the last run found."""
+    """An evaluator that scores a task. `result` is what the last run found."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class TaskEvaluator:
         limit: int | None = None,
         longest: int | None = None,
     ) -> None:
-        """`longest` is the most tokens of a text that the model may see, where that is less than it can."""
+        """Create the evaluator; `longest` limits the tokens of a text that the model sees to fewer than it could."""
         self.name = task.name
         self._task = task
         self._tokenizer = tokenizer
@@ -63,7 +63,7 @@ class TaskEvaluator:
         self.progress: Progress | None = None
 
     def prepare(self) -> None:
-        """Loads the data. One process fetches what is not in the store yet; then all read it there.
+        """Load the data. One process fetches what is not in the store yet; then all read it there.
 
         In training the items are encoded too: one that does not fit the model is an error before the first step.
         """
@@ -81,7 +81,7 @@ class TaskEvaluator:
         return self.result.metrics()
 
     def _encode(self, items: Items, window: int) -> Any:
-        """What `items` ask of a model that sees `window` tokens. Kept, since a model in training is asked it often."""
+        """Return the requests of `items` to a model that sees `window` tokens; kept, since training asks often."""
         if self._encoded is None or self._encoded[0] != window:
             try:
                 self._encoded = window, items.encode(PairEncoder(self._tokenizer, window))
@@ -91,7 +91,7 @@ class TaskEvaluator:
 
 
 def load_items(task: NamedTask, files: Sequence[DataFile], tokenizer: Tokenizer, limit: int | None) -> Items:
-    """The items of a task, or the subset of them that `limit` chooses."""
+    """Return the items of a task, or the subset of them that `limit` chooses."""
     if task.config.kind == "multiple_choice":
         questions = load_questions(task, files, tokenizer)
         chosen = choose_subset(len(questions), limit)
@@ -120,7 +120,7 @@ def load_questions(task: NamedTask, files: Sequence[DataFile], tokenizer: Tokeni
 
 
 def _texts(task: NamedTask, file: DataFile, several: bool) -> list[TextItem]:
-    """The texts of a file; of several text files each is a domain, named by its file."""
+    """Return the texts of a file; of several text files each is a domain, named by its file."""
     config = task.config
     found = []
     for number, record in enumerate(read_records(file.name, file.content)):
@@ -138,7 +138,7 @@ def _texts(task: NamedTask, file: DataFile, several: bool) -> list[TextItem]:
 
 
 def _check_text(text: Any, config: TaskConfig, domain: Any) -> None:
-    """Raises `SkytrainError` with what is wrong with a record."""
+    """Raise `SkytrainError` with what is wrong with a record."""
     if text is None:
         raise SkytrainError(f"has no {config.text}")
     if not as_text(text, config.text).strip():

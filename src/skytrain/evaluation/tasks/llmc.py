@@ -34,7 +34,7 @@ class TokenItem:
 
 def read_llmc(name: str, data: bytes) -> list[TokenItem]:
     if len(data) < HEADER * 4 or len(data) % 2:
-        raise SkytrainError(f"{name}: not a whole evaluation file of llm.c: it has {len(data)} bytes")
+        raise SkytrainError(f"{name}: not a complete evaluation file of llm.c: it has {len(data)} bytes")
     header = np.frombuffer(data[: HEADER * 4], "<i4")
     if header[0] != MAGIC or header[1] != VERSION:
         raise SkytrainError(f"{name}: not an evaluation file of llm.c: its header is {header[:2].tolist()}")
@@ -51,7 +51,7 @@ def read_llmc(name: str, data: bytes) -> list[TokenItem]:
         while place < len(held):
             texts.append(tuple(held[place + 1 : place + 1 + held[place]]))
             place += 1 + held[place]
-        # The file ends within an item, its parts do not add up, or a token is none of GPT-2's.
+        # The file ends within an item, its parts do not add up, or a token is not one of GPT-2's.
         sound = place == len(held) and len(texts) == mark[4] + 1 and 0 <= mark[3] < mark[4] and all(texts[1:])
         if not sound or max(map(max, texts[1:])) >= GPT2_VOCABULARY or max(texts[0], default=0) >= GPT2_VOCABULARY:
             raise SkytrainError(f"{name}: damaged at item {number} of {int(header[2])}")
@@ -80,7 +80,7 @@ def write_llmc(items: Sequence[TokenItem]) -> bytes:
 
 
 def encode_items(questions: Iterable[Question], tokenizer: Tokenizer) -> list[TokenItem]:
-    """Questions in llm.c's form: context and completions encoded apart."""
+    """Encode questions in llm.c's form: context and completions separately."""
     found = []
     for question in questions:
         pairs = question.pairs["completion"]
@@ -91,7 +91,7 @@ def encode_items(questions: Iterable[Question], tokenizer: Tokenizer) -> list[To
 
 
 def questions_of(name: str, items: Iterable[TokenItem], tokenizer: Tokenizer) -> list[Question]:
-    """The file holds no text, so it can be scored by llm.c's convention alone."""
+    """Return the questions of a file that holds no text, and so can be scored only by llm.c's convention."""
     if tokenizer.vocab_size != GPT2_VOCABULARY:
         raise SkytrainError(
             f"{name} holds GPT-2's tokens, and this model's tokenizer is {tokenizer.name} with {tokenizer.vocab_size} tokens\n"

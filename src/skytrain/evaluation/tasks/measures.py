@@ -40,7 +40,7 @@ class Measure:
 
     @property
     def stderr(self) -> float:
-        """Not a number for a single item."""
+        """The standard error; not a number for a single item."""
         error = _ratio_error(self.amounts, self.weights)
         return error if self.scale == "mean" else self.value * error
 
@@ -70,7 +70,7 @@ class TaskResult:
     answers: list[dict[str, object]] = field(default_factory=list)  # one for each item
 
     def metrics(self) -> dict[str, float]:
-        """By the names of the logs: eval/TASK/SCORING, and the same with _stderr."""
+        """Return the measures by the names of the logs: eval/TASK/SCORING, and the same with _stderr."""
         found: dict[str, float] = {}
         for scoring, measure in self.measures.items():
             found[f"eval/{self.task}/{scoring}"] = measure.value
@@ -103,9 +103,9 @@ class PairedDifference:
 
 
 def compare(first: TaskResult, second: TaskResult) -> list[PairedDifference]:
-    """Compares two models on the items that both have answered. The interval holds 95%.
+    """Compare two models on the items that both have answered. The interval holds 95%.
 
-    Of accuracies the test is exact: a few items that all changed the same way have no variance, and prove little.
+    For accuracies the test is exact: a few items that all changed the same way have no variance, and prove little.
     """
     if first.task != second.task or first.items != second.items:
         raise SkytrainError(
@@ -146,7 +146,7 @@ def _is_accuracy(measure: Measure) -> bool:
 
 
 def _paired_answers(changes: np.ndarray) -> tuple[float, float, float]:
-    """The interval of a difference of accuracies (Agresti and Min 2005), and McNemar's exact p-value."""
+    """Return the interval of a difference of accuracies (Agresti and Min 2005), and McNemar's exact p-value."""
     gained = int((changes > 0).sum())
     lost = int((changes < 0).sum())
     count = len(changes) + 2
@@ -156,7 +156,7 @@ def _paired_answers(changes: np.ndarray) -> tuple[float, float, float]:
 
 
 def _sign_test(gained: int, lost: int) -> float:
-    """Two-sided: how often as many of the changes, or more, go one way if each way is equally likely."""
+    """Return the two-sided probability that at least as many changes go one way if each way is equally likely."""
     changed = gained + lost
     fewer = min(gained, lost)
     if changed == 0 or gained == lost:
@@ -166,7 +166,7 @@ def _sign_test(gained: int, lost: int) -> float:
 
 
 def _p_value(difference: float, error: float) -> float:
-    """Two-sided, of a normal distribution."""
+    """Return the two-sided p-value of a normal distribution."""
     if not error > 0:
         return math.nan if math.isnan(error) else float(difference == 0)
     return math.erfc(abs(difference) / error / math.sqrt(2))

@@ -15,7 +15,7 @@ from .encoding import Convention, PairEncoder
 from .measures import Measure, TaskResult, accuracy
 from .questions import Question
 
-# Of each scoring: its convention, and what the summed log-probability is divided by.
+# The convention of each scoring, and what the summed log-probability is divided by.
 SCORINGS: Mapping[str, tuple[Convention, str]] = {
     "completion_acc": ("completion", "none"),
     "completion_acc_norm": ("completion", "tokens"),
@@ -69,7 +69,7 @@ class MultipleChoiceItems:
         )
 
     def encode(self, encoder: PairEncoder) -> ChoiceRequests:
-        """What two conventions share is computed once."""
+        """Encode the questions; what two conventions share is computed once."""
         encoded: dict[Convention, list[Continuation]] = {}
         for convention in dict.fromkeys(name for question in self._questions for name in question.pairs):
             pairs = [
@@ -126,6 +126,6 @@ class MultipleChoiceItems:
 
 
 def check_conventions(questions: Sequence[Question]) -> None:
-    """Files of text and of tokens cannot be mixed: they are scored by different conventions."""
+    """Raise if files of text and of tokens are mixed: they are scored by different conventions."""
     if len({tuple(question.pairs) for question in questions}) > 1:
         raise SkytrainError("a task's files are all text, or all llm.c's tokens")

@@ -23,12 +23,12 @@ class Question:
     """The pairs to score by each convention, the texts of the choices, and the index of the right one."""
 
     pairs: Mapping[Convention, tuple[TextPair, ...]]
-    choices: tuple[str, ...]  # for normalization by length; empty where a file holds tokens alone
+    choices: tuple[str, ...]  # for normalization by length; empty where a file holds only tokens
     label: int
 
 
 def question_of(record: Mapping[str, Any], task: TaskConfig) -> Question:
-    """Raises `SkytrainError` with what is wrong with a record."""
+    """Return the question in a record, or raise `SkytrainError` with what is wrong with it."""
     if task.form == "hellaswag":
         return _hellaswag(record)
     if task.form == "winogrande":
@@ -46,7 +46,7 @@ def _by_fields(record: Mapping[str, Any], task: TaskConfig) -> Question:
 
 
 def _hellaswag(record: Mapping[str, Any]) -> Question:
-    """lm-evaluation-harness rewrites the texts; llm.c takes them as they are."""
+    """Return a HellaSwag question: lm-evaluation-harness rewrites the texts, llm.c takes them as they are."""
     endings = _texts(_field(record, "endings"), "endings")
     if len(endings) != HELLASWAG_ENDINGS:
         raise SkytrainError(f"has {len(endings)} endings; HellaSwag has {HELLASWAG_ENDINGS}")
@@ -73,13 +73,13 @@ def _hellaswag(record: Mapping[str, Any]) -> Question:
 
 
 def tidy_hellaswag(text: str) -> str:
-    """As the harness does: WikiHow's marks become sentence ends or nothing, and double spaces single."""
+    """Clean a text as the harness does: WikiHow's marks become sentence ends or nothing, and double spaces single."""
     text = text.strip().replace(" [title]", ". ")
     return re.sub(r"\[.*?\]", "", text).replace("  ", " ")
 
 
 def _winogrande(record: Mapping[str, Any]) -> Question:
-    """Two contexts, each with one option in the gap, and the rest of the sentence as the continuation of both."""
+    """Return a question of two contexts, each with one option in the gap, that the rest of the sentence continues."""
     sentence = as_text(_field(record, "sentence"), "sentence")
     before, gap, rest = sentence.partition("_")
     if not gap or not rest.strip():
@@ -95,7 +95,7 @@ def _winogrande(record: Mapping[str, Any]) -> Question:
 
 
 def _plain_question(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """ARC and OpenBookQA as AI2 publishes them nest the stem and the choices under `question`."""
+    """Flatten a record of ARC or OpenBookQA, which AI2 publishes with stem and choices nested under `question`."""
     question = record.get("question")
     if not isinstance(question, Mapping) or "stem" not in question:
         return record
@@ -147,7 +147,7 @@ def _index(value: Any, choices: Sequence[str]) -> int:
 
 
 def _whole_number(value: Any) -> int | None:
-    """None for what is none: 1.5 and true would become 1."""
+    """Return a value as an integer; None if it is not one: 1.5 and true would become 1."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -164,7 +164,7 @@ def _filled(record: Mapping[str, Any], found: re.Match[str]) -> str:
 
 
 def _field(record: Mapping[str, Any], path: str, others: Sequence[str] = ()) -> Any:
-    """The field at a path; where the path is a default name, also the field's other usual names."""
+    """Return the field at a path or, where the path is a default name, at the field's other usual names."""
     for name in (path, *(others if path in others else ())):
         value: Any = record
         for part in name.split("."):

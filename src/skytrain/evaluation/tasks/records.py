@@ -13,7 +13,7 @@ from ...config import MissingExtra, SkytrainError
 
 
 def read_records(name: str, data: bytes) -> Iterator[dict[str, Any]]:
-    """The records of a file, whose kind its name tells. A text file is one record with the field `text`."""
+    """Return the records of a file, whose name tells its kind. A text file is one record with the field `text`."""
     bare = name.removesuffix(".gz")
     if name.endswith(".gz"):
         try:
@@ -62,7 +62,7 @@ def _mapping(name: str, record: Any, where: str) -> dict[str, Any]:
 
 
 def as_text(value: Any, name: str) -> str:
-    """The value of a field that must be text which UTF-8 can hold: JSON may escape half of a surrogate pair."""
+    """Return a field's value, which must be text that UTF-8 can hold: JSON may escape half of a surrogate pair."""
     if not isinstance(value, str):
         raise SkytrainError(f"{name} is {value!r}; it must be text")
     try:

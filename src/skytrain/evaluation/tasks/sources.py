@@ -24,7 +24,7 @@ class DataFile:
 
 
 def load_data(task: NamedTask, store: Store, note: Callable[[str], None]) -> list[DataFile]:
-    """The files of a task. What comes from the hub is kept in the store, so that the next run needs no network."""
+    """Return the files of a task. What comes from the hub is kept in the store: the next run needs no network."""
     if task.data is not None:
         return _given(task)
     key = f"{FOLDER}/{task.name}/{_revision(task)}.jsonl"
@@ -66,7 +66,7 @@ def _given(task: NamedTask) -> list[DataFile]:
 
 
 def _from_hub(task: NamedTask) -> list[DataFile]:
-    """The files at one commit: a branch is resolved before anything is read."""
+    """Return the files at one commit: a branch is resolved before anything is read."""
     config = task.config
     assert config.repo is not None
     data = HubDataset(repo=config.repo, files=config.files or "*", revision=config.revision)

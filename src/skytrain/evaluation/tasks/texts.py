@@ -137,7 +137,7 @@ class TextItems:
 
 
 def undo_wikitext(text: str) -> str:
-    """WikiText's tokenization undone, by the rules of lm-evaluation-harness (among them its pattern that never matches)."""
+    """Undo WikiText's tokenization by the rules of lm-evaluation-harness (among them its pattern that never matches)."""
     text = text.replace("s '", "s'")
     text = re.sub(r"/' [0-9]/", r"/'[0-9]/", text)
     for mark in "-,.":

@@ -26,7 +26,7 @@ ModuleNames = Mapping[str | tuple[str, ...], str | tuple[str, ...]]
 
 
 def never(config: DecoderConfig) -> None:
-    """The `export_problem` of families that transformers loads in every size."""
+    """Return no problem: the `export_problem` of families that transformers loads in every size."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class ModelFamily:
     export_as: str | None = None  # the family that is tried first for exports; None: this one
 
     def with_defaults(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """config.json under the family's own keys, completed with the defaults."""
+        """Return config.json under the family's own keys, completed with the defaults."""
         return {**self.defaults, **{self.aliases.get(key, key): value for key, value in data.items()}}
 
 
 def need(data: Mapping[str, Any], name: str) -> Any:
-    """A value that config.json must have."""
+    """Return a value that config.json must have."""
     if data.get(name) is None:
         raise SkytrainError(f"config.json has no {name!r}")
     return data[name]

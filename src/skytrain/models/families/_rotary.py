@@ -30,7 +30,7 @@ LLAMA_MODULES: ModuleNames = {
 
 
 def read_rotary(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a decoder with rotary positions, without windows."""
+    """Return the settings of a decoder with rotary positions, without windows."""
     refuse(data, attention_bias=False, mlp_bias=False)
     length = need(data, "max_position_embeddings")
     rope = _rope_parameters(data)
@@ -52,7 +52,7 @@ def read_rotary(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_rotary(config: DecoderConfig) -> dict[str, Any]:
-    """The keys that `read_rotary` reads."""
+    """Return the keys that `read_rotary` reads."""
     scaling = config.rope_scaling
     return {
         "num_hidden_layers": config.layers,
@@ -71,14 +71,14 @@ def write_rotary(config: DecoderConfig) -> dict[str, Any]:
 
 
 def whole_heads(config: DecoderConfig) -> tuple[str, str] | None:
-    """An `export_problem`: transformers refuses some architectures whose width is no multiple of the heads."""
+    """Return an `export_problem` if the width is not a multiple of the heads, which transformers may refuse."""
     if config.width % config.heads == 0:
         return None
     return "model.width", f"{config.width} is no multiple of the {config.heads} heads, and transformers refuses such a"
 
 
 def read_windows(kinds: Sequence[str], window: int | None) -> dict[str, Any]:
-    """The attention kinds of all layers as the decoder's `window` and `window_every`."""
+    """Return the attention kinds of all layers as the decoder's `window` and `window_every`."""
     slides = [kind == "sliding_attention" for kind in kinds]
     if not any(slides) or window is None:
         return {"window": None, "window_every": 1}
@@ -89,12 +89,12 @@ def read_windows(kinds: Sequence[str], window: int | None) -> dict[str, Any]:
 
 
 def layer_types(config: DecoderConfig) -> list[str]:
-    """The inverse of `read_windows`."""
+    """Return the attention kind of each layer: the inverse of `read_windows`."""
     return ["sliding_attention" if config.window_of(layer) else "full_attention" for layer in range(config.layers)]
 
 
 def _rope_parameters(data: Mapping[str, Any]) -> dict[str, Any]:
-    """`rope_parameters` as transformers 5 writes them, or the `rope_theta` and `rope_scaling` of earlier versions.
+    """Return transformers 5's `rope_parameters`, or the `rope_theta` and `rope_scaling` of earlier versions.
 
     Where a file has both, transformers takes the dictionary from `rope_scaling` and the keys that it lacks from the file.
     """
@@ -111,7 +111,10 @@ def _rope_parameters(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_scaling(rope: Mapping[str, Any], length: int, original: int | None) -> dict[str, Any] | None:
-    """`original`: the length before the extension, where config.json has it outside the dictionary."""
+    """Return the decoder's RoPE scaling, or None for plain rotary positions.
+
+    `original` is the length before the extension, where config.json has it outside the dictionary.
+    """
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
         return None

@@ -27,7 +27,7 @@ def has_triton() -> bool:
 
 
 def kernels_available(device: torch.device) -> bool:
-    """Whether the kernels can run on a device: they need Triton and, on a GPU, bf16 (Ampere or later)."""
+    """Return whether the kernels can run on a device: they need Triton and, on a GPU, bf16 (Ampere or later)."""
     if not has_triton():
         return False
     if device.type == "cuda":

@@ -75,7 +75,7 @@ if has_triton():
 
 
 def reference(x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, vocab: int) -> Tensor:
-    """The reference in plain torch: the mean over targets that are not ignored, in float32."""
+    """Compute the reference in plain torch: the mean over targets that are not ignored, in float32."""
     logits = (x_nd @ weight_vd.to(x_nd.dtype).t()).float()
     padding = torch.arange(logits.shape[1], device=logits.device) >= vocab
     logits = logits.masked_fill(padding, float("-inf"))

@@ -69,7 +69,7 @@ def _library() -> ctypes.CDLL | None:
 
 @functools.cache
 def cublaslt_available() -> bool:
-    """Whether cuBLASLt can be used.
+    """Return whether cuBLASLt can be used.
 
     Call this once a GPU is in use: torch loads the library with its first matrix product.
     """

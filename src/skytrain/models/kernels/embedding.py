@@ -49,7 +49,7 @@ if has_triton():
 def reference(
     tokens_bt: Tensor, table_vd: Tensor, positions_td: Tensor, dtype: torch.dtype, places_bt: Tensor | None = None
 ) -> Tensor:
-    """The reference in plain torch."""
+    """Compute the reference in plain torch."""
     places = positions_td[: tokens_bt.shape[1]] if places_bt is None else positions_td[places_bt]
     return (table_vd[tokens_bt] + places).to(dtype).flatten(0, 1)
 

@@ -65,7 +65,7 @@ if has_triton():
 
 
 def reference(x_nf: Tensor, bias_f: Tensor) -> Tensor:
-    """The reference in plain torch."""
+    """Compute the reference in plain torch."""
     return F.gelu(x_nf.float() + bias_f.float(), approximate="tanh").to(x_nf.dtype)
 
 

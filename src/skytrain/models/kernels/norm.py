@@ -123,7 +123,7 @@ def reference(
     eps: float,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """The reference in plain torch."""
+    """Compute the reference in plain torch."""
     if branch_nd is not None and bias_d is not None:
         x_nd = (x_nd.float() + (branch_nd.float() + bias_d.float())).to(x_nd.dtype)
     y_nd = F.layer_norm(x_nd.float(), gain_d.shape, gain_d.float(), shift_d.float(), eps)

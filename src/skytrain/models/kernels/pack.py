@@ -53,7 +53,7 @@ if has_triton():
 
 
 def reference(dq_bthq: Tensor, dk_bthq: Tensor, dv_bthq: Tensor) -> tuple[Tensor, Tensor]:
-    """The reference in plain torch."""
+    """Compute the reference in plain torch."""
     packed = torch.stack((dq_bthq, dk_bthq, dv_bthq), dim=3).flatten(2).flatten(0, 1)
     return packed, packed.sum(0, dtype=torch.float32)
 
