@@ -9,7 +9,7 @@ from ..merging import MergeReport, ModelRow, PathPoint, TaskScore
 from .axes import Plot, PlotLayer
 from .page import html_page, html_plots, html_section
 
-CONFIDENCE_95 = 1.96  # standard errors on each side
+CONFIDENCE_95 = 1.96  # number of standard errors on each side
 
 
 def merge_table(report: MergeReport) -> list[tuple[str, ...]]:

@@ -356,7 +356,7 @@ def cpu_table(rows: Sequence[CpuMachine]) -> str:
 
 
 def describe_status(found: RunStatus) -> list[tuple[str, str]]:
-    """The status of one run as rows; unknown values have no row."""
+    """Return the status of one run as rows; unknown values have no row."""
     heard = {
         "running": "",
         "starting": "",
@@ -393,7 +393,7 @@ def _cost_text(found: RunStatus) -> str:
 
 
 def status_rows(found: list[RunStatus]) -> list[tuple[str, ...]]:
-    """Runs as a table, header first."""
+    """Return the runs as a table, header first."""
     rows: list[tuple[str, ...]] = [
         ("RUN", "STATE", "STEP", "LOSS", "TOKENS/S", "SPENT", "PROJECTED", "TO GO", "CHECKPOINT", "ATTEMPTS")
     ]
@@ -416,7 +416,7 @@ def status_rows(found: list[RunStatus]) -> list[tuple[str, ...]]:
 
 
 def failure_lines(found: list[RunStatus]) -> list[str]:
-    """Lines below the table: why runs have failed, and what is damaged."""
+    """Return the lines below the table: why runs have failed, and what is damaged."""
     return [
         f"{each.run}: {each.reason}" if each.state == "damaged" else f"{each.run} failed: {each.reason.splitlines()[0]}"
         for each in found
@@ -429,7 +429,7 @@ def _if_known(value: T | None, form: Callable[[T], str]) -> str:
 
 
 def machine_rows(state: AccountState) -> list[tuple[str, ...]]:
-    """Machines as a table, header first."""
+    """Return the machines as a table, header first."""
     rows: list[tuple[str, ...]] = [
         ("RUN", "MACHINE", "TYPE", "MARKET", "ZONE", "OWNER", "STATE", "UP", "$/HOUR", "SO FAR", "ENDS AT")
     ]
@@ -453,7 +453,7 @@ def machine_rows(state: AccountState) -> list[tuple[str, ...]]:
 
 
 def machine_notes(state: AccountState, runs: Iterable[RunStatus]) -> list[str]:
-    """Lines below the table: the sum, and what does not fit together."""
+    """Return the lines below the table: the sum, and what does not fit together."""
     lines = [f"{plural(len(state.machines), 'machine')}, ${state.usd_per_hour:.2f} per hour"] if state.machines else []
     busy = {machine.run for machine in state.machines}
     lines += [f"{run.run}: {run.state}, but none of the machines here" for run in runs if _lost(run, busy)]
@@ -468,7 +468,7 @@ def _lost(run: RunStatus, busy: set[str | None]) -> bool:
 
 
 def headline(view: RunView) -> str:
-    """The state of the run in a few words."""
+    """Return the state of the run in a few words."""
     ready = sum(node.state in ("waits", "joins") for node in view.nodes)
     if not view.by_agents or view.trains:
         return view.state
@@ -480,7 +480,7 @@ def headline(view: RunView) -> str:
 
 
 def view_rows(view: RunView) -> list[tuple[str, str]]:
-    """The run as rows of a table."""
+    """Return the run as rows of a table."""
     rows = [("run", f"{view.status.run}: {headline(view)}" if view.by_agents else view.status.run)]
     if view.launch is not None:
         launch = view.launch
@@ -493,7 +493,7 @@ def view_rows(view: RunView) -> list[tuple[str, str]]:
     if view.left:
         rows.append(("left", plural(view.left, "node")))
     hidden = {"state", "attempts"} if view.by_agents else set[str]()
-    hidden |= set() if view.state == "running" else {"speed", "slowest rank"}  # of an earlier attempt
+    hidden |= set() if view.state == "running" else {"speed", "slowest rank"}  # values of an earlier attempt
     hidden |= {"reason"} if view.state == "starting" else set()
     rows += [(name, text) for name, text in describe_status(view.status) if name not in hidden and text != "0/0"]
     if view.launch is not None:
@@ -520,7 +520,7 @@ def _node_text(node: NodeView) -> str:
 
 
 def view_line(view: RunView) -> str:
-    """The run in one line, for a log."""
+    """Return the run in one line, for a log."""
     status = view.status
     nodes = [node.state for node in view.nodes]
     running = view.state == "running"
@@ -547,7 +547,7 @@ def _dollars(status: RunStatus) -> str:
 
 
 def sweep_rows(found: SweepStatus) -> list[tuple[str, str]]:
-    """The status of a sweep as rows; unknown values have no row."""
+    """Return the status of a sweep as rows; unknown values have no row."""
     interval = f", 80% interval {found.low:.3g} to {found.high:.3g}" if found.low and found.high else ""
     rows = {
         "sweep": f"{found.sweep}: {found.state}",
@@ -562,7 +562,7 @@ def sweep_rows(found: SweepStatus) -> list[tuple[str, str]]:
 
 
 def trial_rows(history: Sequence[Observation]) -> list[tuple[str, ...]]:
-    """The trials as a table, with its head; tasks that were scored, such as HellaSwag, have columns of their own."""
+    """Return the trials as a table, header first; each scored task, such as HellaSwag, has its own column."""
     scored = {name for one in history for name in one.extra if name.startswith("eval/") and name.count("/") == 2}
     tasks = sorted(name for name in scored if not name.endswith(("_stderr", "/items", "/truncated")))
     rows: list[tuple[str, ...]] = [

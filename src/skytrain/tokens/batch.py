@@ -81,7 +81,7 @@ def batch_of(windows: np.ndarray, mask: np.ndarray | None, document_starts: np.n
 
 
 def as_batch(batch: Batch | Tensor) -> Batch:
-    """Return the batch. A plain tensor of windows, from a loader of your own, is one whose targets all count."""
+    """Return the batch. A plain tensor of windows, from your own loader, is one whose targets all count."""
     return batch if isinstance(batch, Batch) else Batch(batch)
 
 

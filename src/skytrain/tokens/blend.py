@@ -165,7 +165,7 @@ class Blend:
             )
 
     def supply(self, shard: int, cancelled: Callable[[], bool]) -> Pin | None:
-        """Make a shard local and verified; returns None while another process is fetching it or uses the space."""
+        """Make a shard local and verified; return None while another process is fetching it or uses the space."""
         source = int(np.searchsorted(self.first_shard, shard, side="right")) - 1
         return self.splits[source].supply(shard - int(self.first_shard[source]), cancelled=cancelled)
 

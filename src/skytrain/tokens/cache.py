@@ -37,7 +37,7 @@ STAMP = "verified"
 
 
 class Cancelled(Exception):
-    """The caller cancelled the request for a shard."""
+    """The error of a request for a shard that its caller cancelled."""
 
 
 class Pin:
@@ -81,7 +81,7 @@ def default_folder() -> Path:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Whether a caller may wait for other processes. `Cancelled` is raised once `cancelled()` returns true."""
+    """A caller's permission to wait for other processes. `Cancelled` is raised once `cancelled()` returns true."""
 
     allowed: bool = True
     cancelled: Callable[[], bool] = lambda: False
@@ -93,8 +93,8 @@ WAIT = Waiting()
 @dataclass(frozen=True)
 class ShardCache:
     folder: Path = field(default_factory=default_folder)
-    limit_bytes: int | None = None  # for all shards in the folder, across runs; None: the free disk space
-    wait_seconds: float = 600.0  # for an unresponsive store, or for space that other runs use
+    limit_bytes: int | None = None  # limit for all shards in the folder, across runs; None: the free disk space
+    wait_seconds: float = 600.0  # longest wait for an unresponsive store, or for space that other runs use
 
     def path(self, sha256: str) -> Path:
         return self.folder / sha256 / "tokens.bin"
@@ -110,7 +110,7 @@ class ShardCache:
     ) -> Pin | None:
         """Make the object local and verified, and return a pin on it.
 
-        Returns None if waiting is not allowed while another process fetches the object or uses the space. For an
+        Return None if waiting is not allowed while another process fetches the object or uses the space. For an
         object of unknown hash, pass `make`, which writes the file at the given path; `sha256` then only names it.
         """
         if self.limit_bytes is not None and size > self.limit_bytes:
@@ -152,7 +152,7 @@ class ShardCache:
     def _make_room(self, lock: int, size: int, url: str, waiting: Waiting) -> bool:
         """Evict shards until `size` more bytes fit, reserve them, and return True.
 
-        If other processes hold too much, wait for them; returns False if waiting is not allowed.
+        If other processes hold too much, wait for them; return False if waiting is not allowed.
         """
         deadline = time.monotonic() + self.wait_seconds
         said = False

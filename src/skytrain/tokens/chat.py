@@ -86,7 +86,7 @@ class ChatTemplate:
 
     source: str
     special_tokens: Mapping[str, str]
-    spellings: frozenset[str]  # of every special token of the tokenizer
+    spellings: frozenset[str]  # spellings of all special tokens of the tokenizer
     arguments: Mapping[str, Any]
 
     @property
@@ -94,7 +94,7 @@ class ChatTemplate:
         return hashlib.sha256(self.source.encode()).hexdigest()
 
     def prompt(self, messages: Sequence[Message]) -> str:
-        """Render a conversation up to where the assistant's next turn begins; raises BadChat."""
+        """Render a conversation up to where the assistant's next turn begins, or raise BadChat."""
         self._refuse_special(messages)
         return self._text(messages, prompt=True)[0]
 
@@ -105,7 +105,7 @@ class ChatTemplate:
                 raise BadChat("special token in a message", f"{found!r}, of the {message['role']}")
 
     def render(self, messages: Sequence[Message], loss_on: LossOn) -> Rendered:
-        """Render a conversation; raises BadChat."""
+        """Render a conversation, or raise BadChat."""
         self._refuse_special(messages)
         text, spans = self._text(messages, track=loss_on == "assistant")
         try:
@@ -126,7 +126,7 @@ class ChatTemplate:
         return Rendered(text, spans)
 
     def _turn(self, messages: Sequence[Message], number: int, text: str) -> tuple[int, int]:
-        """The characters that one of the assistant's turns adds, without whitespace after the token that ends it."""
+        """Return the span of text that an assistant's turn adds, without whitespace after the token that ends it."""
         after, _ = self._text(messages[: number + 1])
         before = next(
             (
@@ -164,7 +164,7 @@ class ChatTemplate:
             )
         except Exception as error:  # a template is a program, and can fail in any way
             raise BadChat("template", str(error) or type(error).__name__) from None
-        texts, spans = found  # of each conversation; transformers' annotation says only the first
+        texts, spans = found  # one of each per conversation; transformers' annotation names only the first
         return texts[0], spans[0] if track else None
 
 
@@ -176,7 +176,7 @@ def chat_template(tokenizer: ChatTokenizer, source: str, arguments: Mapping[str,
 def conversation_tokens(tokenizer: ChatTokenizer, messages: Sequence[Message]) -> list[int]:
     """Return the tokens of a conversation up to where the assistant's next turn begins.
 
-    Raises SkytrainError where the template refuses it, or a message spells a special token.
+    SkytrainError is raised where the template refuses it, or a message spells a special token.
     """
     assert tokenizer.chat_template is not None, "a base model"
     template = chat_template(tokenizer, tokenizer.chat_template, {})
@@ -213,7 +213,7 @@ def _tokenized(chat: Rendered, encoded: Mapping[str, np.ndarray]) -> TokenizedCh
 
 
 def truncate(chat: TokenizedChat, max_tokens: int) -> TokenizedChat:
-    """Keep the first tokens of a conversation; raises BadChat if none of them is trained."""
+    """Keep the first tokens of a conversation; raise BadChat if none of them is trained."""
     kept = chat._replace(ids=chat.ids[:max_tokens], trained=chat.trained[:max_tokens], truncated=True)
     if not kept.trained[1:].any():
         raise BadChat("too long", f"{len(chat.ids)} tokens, and none of the assistant's among the first {max_tokens}")

@@ -20,7 +20,7 @@ CHOICES = {"loss_on": ("assistant", "all"), "too_long": ("truncate", "drop")}
 
 class ChatRow(NamedTuple):
     id: str  # the same on every machine; decides the split
-    where: str  # for messages
+    where: str  # the row's location, for messages
     messages: list[Message] | BadChat
 
 
@@ -69,7 +69,7 @@ class ChatFiles:
         raise SkytrainError("data=chat has conversations and no documents: ask it for chats()")
 
     def template_for(self, tokenizer: ChatTokenizer) -> ChatTemplate:
-        """The chat template in effect; raises if there is none."""
+        """Return the chat template in effect; raise an error if there is none."""
         if not hasattr(tokenizer, "encode_rendered"):
             raise ConfigError(
                 "tokenizer", "has no special tokens for conversations", hint="choose tokenizer=hf tokenizer.name=FOLDER"
@@ -131,7 +131,7 @@ def _json_rows(file: InputFile) -> Iterator[tuple[int, str, dict[str, Any] | Bad
 def _json_record(line: bytes) -> dict[str, Any] | BadChat:
     try:
         record = json.loads(line.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:  # of bytes, of the syntax, or of a number that is too long
+    except (ValueError, RecursionError) as error:  # bad bytes, bad syntax, or a number that is too long
         return BadChat("not JSON", str(error))
     return record if isinstance(record, dict) else BadChat("not JSON", f"an object is needed, not {record!r:.40}")
 
@@ -152,5 +152,5 @@ def _parquet_rows(file: InputFile) -> Iterator[tuple[int, str, dict[str, Any] | 
 
 
 def has_tokens(source: Any) -> bool:
-    """Whether a source has no documents to make a corpus of."""
+    """Return whether a source gives tokens, and so has no documents to make a corpus of."""
     return hasattr(source, "token_documents") or isinstance(source, ChatFiles)

@@ -35,15 +35,15 @@ REMEDIES = {
 
 @dataclass
 class ChatReport:
-    """How many rows there were, and what became of them."""
+    """The number of rows, and what became of them."""
 
     max_tokens: int
     rows: int = 0
     kept: int = 0
     truncated: int = 0
     trained_tokens: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)  # by reason
-    examples: dict[str, str] = field(default_factory=dict)  # by reason, the first
+    dropped: dict[str, int] = field(default_factory=dict)  # number of rows by reason
+    examples: dict[str, str] = field(default_factory=dict)  # the first row by reason
 
     def drop(self, row: ChatRow, bad: BadChat) -> None:
         self.dropped[bad.reason] = self.dropped.get(bad.reason, 0) + 1
@@ -65,7 +65,7 @@ class ChatReport:
         return rows
 
     def summary(self) -> dict[str, Any]:
-        """For the manifest. Without examples: they name files by where they were on one machine."""
+        """Return the counts for the manifest, without examples, whose paths hold on one machine only."""
         return {
             "rows": self.rows,
             "kept": self.kept,

@@ -221,7 +221,7 @@ def _read_llmc(path: Path, eot: int) -> Iterator[np.ndarray]:
 def _read_megatron(path: Path, eot: int) -> Iterator[np.ndarray]:
     beside = path.with_suffix(".idx")
     if not beside.is_file():
-        raise SkytrainError(f"{path} has no index {beside.name} beside it")
+        raise SkytrainError(f"{path} has no index {beside.name} next to it")
     body = beside.read_bytes()
     index = parse_megatron_index(body, str(beside))
     tokens = np.memmap(path, index.dtype, "r")

@@ -137,7 +137,7 @@ class BatchSettings:
 
     sequence_length: int
     micro_batch: int
-    batch_sequences: int  # in one optimizer step, over all ranks
+    batch_sequences: int  # number in one optimizer step, over all ranks
     total_steps: int
     seed: int
     workers: int = 0

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-CONTEXT_TOKENS = 8  # of the prompt: whether a space belongs before the first new token depends on what is before it
+# Tokens of the prompt to keep: whether a space belongs before the first new token depends on what is before it.
+CONTEXT_TOKENS = 8
 HELD_TOKENS = 4  # no character has more bytes, so one that is still incomplete after these never will be complete
 REPLACEMENT = "\ufffd"  # how a decoder shows the bytes of an incomplete character
 
 
 class StreamDecoder:
-    """Returns the text of each new token, whole characters only.
+    """A decoder that returns the text of each new token, whole characters only.
 
-    Decoders drop a leading space or join bytes of several tokens, so a token has no text of its own: each is decoded
+    Decoders drop a leading space or join bytes of several tokens, so a token by itself has no text: each is decoded
     together with those before it, and what is new is returned.
     """
 

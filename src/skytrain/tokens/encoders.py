@@ -35,7 +35,7 @@ Encode = Callable[[list[str]], list[np.ndarray]]
 def fastest_encoder(definition: str, reference: Encode) -> Encode:
     """Return fastokens if it is installed and matches `reference` on every tricky text.
 
-    Otherwise warns and returns `reference`.
+    Otherwise warn and return `reference`.
     """
     try:
         fast = fastokens_encoder(definition)

@@ -85,7 +85,7 @@ def write_tar_as_shard(source: Path, target: Path, where: str, eot: int) -> None
         for name, ids in tar_samples(source, where):
             if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < 2**32:
                 raise SkytrainError(
-                    f"{where}: {name} holds {int(ids.min())} to {int(ids.max())}, which are no token ids"
+                    f"{where}: {name} holds {int(ids.min())} to {int(ids.max())}, which are not token ids"
                 )
             if eot not in ids:
                 ids = np.concatenate([[eot], ids])
@@ -132,5 +132,5 @@ def _tokens(data: bytes, suffix: str, where: str) -> np.ndarray:
     except (ValueError, OSError, EOFError) as error:
         raise SkytrainError(f"{where} cannot be read: {error}") from None
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
-        raise SkytrainError(f"{where} is no list of token ids: {ids.ndim} dimensions of {ids.dtype}")
+        raise SkytrainError(f"{where} is not a list of token ids: {ids.ndim} dimensions of {ids.dtype}")
     return ids

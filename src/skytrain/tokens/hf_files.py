@@ -78,7 +78,7 @@ class TokenizerFiles:
 
 
 def read_tokenizer_files(folder: Path) -> TokenizerFiles:
-    """Read the files of a fast tokenizer. Raises for a folder that has none, or a slow one only."""
+    """Read the files of a fast tokenizer; raise an error for a folder that has none, or only a slow one."""
     content = {name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}
     for path in sorted((folder / TEMPLATES).glob("*.jinja")):
         content[f"{TEMPLATES}/{path.name}"] = path.read_bytes()

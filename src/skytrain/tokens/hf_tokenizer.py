@@ -1,7 +1,7 @@
 """Any fast Hugging Face tokenizer: byte-level BPE, SentencePiece-style BPE, Unigram.
 
 transformers reads the files once and says which tokenizer they define; its definition in the format of the
-`tokenizers` library is kept beside them. From then on neither transformers nor the original folder is needed.
+`tokenizers` library is kept with them. From then on neither transformers nor the original folder is needed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from .hf_encoders import hf_encoder, reference_encoder
 from .hf_files import CONFIG_FILE, TokenizerFiles
 
 GENERATION_FILE = "generation_config.json"
-BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")  # of a model with byte fallback
+BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")  # a piece of a model with byte fallback
 
 
 @dataclass(frozen=True)
 class TokenizerRules:
-    """What the tokenizer's own files say about the tokens around a text."""
+    """The rules of the tokenizer's own files for the tokens around a text."""
 
     begin: int  # the token that begins a document
     prefix: tuple[int, ...]  # what the post-processor puts before a text; empty where it adds nothing
@@ -41,7 +41,7 @@ class TokenizerRules:
 
 
 class HFTokenizer:
-    """A tokenizer of Hugging Face's, with the ids of `AutoTokenizer`.
+    """A Hugging Face tokenizer, with the ids of `AutoTokenizer`.
 
     The spelling of a special token in a text is encoded as ordinary text, unless `text_may_be_special`.
     """
@@ -113,7 +113,7 @@ class HFTokenizer:
             return self.files.content["chat_template.jinja"].decode()
         for name in (CONFIG_FILE, "chat_template.json"):
             template = self.files.parsed(name).get("chat_template")
-            if isinstance(template, list):  # several, by name
+            if isinstance(template, list):  # several templates, by name
                 template = {each["name"]: each["template"] for each in template}.get("default")
             if template:
                 return str(template)
@@ -141,7 +141,7 @@ class HFTokenizer:
             path.write_bytes(data)
 
     def to_json(self) -> bytes:
-        """Return what the store keeps beside the files: the definition in effect and the rules."""
+        """Return what the store keeps next to the files: the definition in effect and the rules."""
         kept = {
             "definition": self.definition,
             "rules": asdict(self.rules),
@@ -174,7 +174,7 @@ class HFTokenizer:
 
     @cached_property
     def _encode_one(self) -> Encode:
-        """For a few short texts: comparing engines would take longer than encoding them."""
+        """The encoder for a few short texts: comparing engines would take longer than encoding them."""
         return reference_encoder(self.definition, text_may_be_special=self.text_may_be_special)
 
     @cached_property

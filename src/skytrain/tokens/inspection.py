@@ -34,7 +34,7 @@ class LengthStatistics:
 class Sample:
     document: int  # index within the split
     tokens: int
-    text: str  # the beginning
+    text: str  # the beginning of its text
     # With a loss mask: the beginning in runs of tokens, each with whether the loss is computed on it.
     runs: tuple[tuple[bool, str], ...] | None = None
 
@@ -110,7 +110,7 @@ def check_hashes(
 
 
 def _files(prefix: str, shard: Shard) -> list[tuple[str, int, str]]:
-    """The key, size and sha256 of each file of a shard."""
+    """Return the key, size and sha256 of each file of a shard."""
     name = f"{prefix}/{shard.name}"
     found = [(f"{name}.bin", shard.bytes, shard.sha256), (f"{name}.idx", 8 * shard.documents, shard.index_sha256)]
     if shard.mask_sha256 is not None and shard.mask_bytes is not None:

@@ -44,7 +44,7 @@ def _last_boundary(text: str, first: int, last: int) -> int | None:
 def cut_long_words(text: str, limit: int, keep: bool = True) -> list[str]:
     """Split `text` after every `limit` consecutive letters, digits or marks; without `keep`, drop these runs.
 
-    Returns the text as a single piece if no word is that long.
+    The text is a single piece if no word is that long.
     """
     if all(len(word) <= limit for word in text.split()):
         return [text]

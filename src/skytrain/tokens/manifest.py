@@ -20,15 +20,15 @@ class Shard:
     name: str
     tokens: int
     documents: int
-    bytes: int  # of the .bin, header included
-    sha256: str  # of the .bin
-    index_sha256: str  # of the .idx
-    mask_sha256: str | None = None  # of the .mask, where there is one
+    bytes: int  # size of the .bin, header included
+    sha256: str  # hash of the .bin
+    index_sha256: str  # hash of the .idx
+    mask_sha256: str | None = None  # hash of the .mask, where there is one
     mask_bytes: int | None = None
 
 
 def shard_fields(shard: Shard) -> dict[str, Any]:
-    """The fields of a shard without those of a mask that it does not have, so that manifests keep their bytes."""
+    """Return the fields of a shard, without those of a mask if it has none, so that manifests keep their bytes."""
     return {name: value for name, value in asdict(shard).items() if value is not None}
 
 

@@ -38,13 +38,13 @@ class LossMasks:
         return cls([pin.path for pin in pins], [file.tokens for file in split.files]), pins
 
     def trained(self, shard: int, start: int, length: int) -> np.ndarray:
-        """For each of `length` tokens from `start`, whether the loss is computed on it."""
+        """Return for each of `length` tokens from `start` whether the loss is computed on it."""
         first = start // 8
         bits = np.unpackbits(self._map(shard)[first : -(-(start + length) // 8)], bitorder="little")
         return bits[start - 8 * first :][:length].astype(bool)
 
     def count(self, shard: int, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """The number of trained tokens in each span [start, end). Spans are in order and do not overlap."""
+        """Return the number of trained tokens in each span [start, end). Spans are in order and do not overlap."""
         bits = np.append(self.trained(shard, 0, self._tokens[shard]), False)
         edges = np.stack([starts, ends], axis=1).ravel()
         # reduceat sums from each edge to the next: every other sum is a span. An empty one gives its first element.

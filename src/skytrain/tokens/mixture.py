@@ -18,14 +18,14 @@ LONGEST_PERIOD = 2**20
 
 @dataclass(frozen=True)
 class Phase:
-    """From sample `start` of the run, sources are drawn with these weights (any positive scale)."""
+    """The weights (of any positive scale) with which sources are drawn from sample `start` of the run."""
 
     start: int
     weights: tuple[float, ...]
 
 
 class Mixture:
-    """Maps each position to a source and an index within that source: a pure function of the position.
+    """A map from each position to a source and an index within that source: a pure function of the position.
 
     At every position each source's count differs from the sum of its shares so far by less than one sample. A
     source's n-th sample may come once its share exceeds n - 1 and must come by the time its share reaches n. Taking
@@ -77,7 +77,7 @@ class _Piece:
 
     start: int
     base: np.ndarray  # counts of each source before `start`
-    sources: np.ndarray  # of the initial part and of one period
+    sources: np.ndarray  # sources of the initial part and of one period
     ranks: np.ndarray  # the index of each sample within its source, counted in this table
     beginning: int  # samples before the period
     per_period: np.ndarray  # samples of each source in one period

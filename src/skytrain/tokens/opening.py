@@ -22,7 +22,7 @@ from .tokenizers import Tokenizer, open_tokenizer
 @dataclass(frozen=True)
 class TrainingData:
     train: Mapping[str, TokenSplit]
-    phases: tuple[Phase, ...]  # of the mixture, in sequences; empty for a single source
+    phases: tuple[Phase, ...]  # phases of the mixture, in sequences; empty for a single source
     validation: TokenSplit | None
 
 
@@ -144,7 +144,7 @@ def _make_local(splits: Mapping[str, TokenSplit], cache: ShardCache) -> None:
 
 
 def open_mixture(store: Store, loader: LoaderConfig, tokenizer_id: str) -> dict[str, Prepared]:
-    """Open the data sets in `loader.mixture`; returns none if it is empty."""
+    """Open the data sets in `loader.mixture`; return none if it is empty."""
     if not loader.mixture:
         return {}
     names = list(loader.mixture[0].weights)

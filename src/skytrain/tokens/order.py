@@ -65,17 +65,17 @@ def windows_at(positions: np.ndarray, seed: int | str, count: int) -> np.ndarray
 
 
 class SampleOrder(Protocol):
-    """Maps each position of a run of any length to a window."""
+    """A map from each position of a run of any length to a window."""
 
     @property
-    def windows(self) -> int: ...  # in one epoch
+    def windows(self) -> int: ...  # number of windows in one epoch
 
     def at(self, positions: np.ndarray) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
 class GlobalOrder:
-    """Shuffles all windows of the split together: the best shuffle, but the whole split must be local."""
+    """A shuffle of all windows of the split together: the best one, but the whole split must be local."""
 
     seed: int | str
     windows: int
@@ -85,7 +85,7 @@ class GlobalOrder:
 
 
 class BlockOrder:
-    """Shuffles the shards, then the windows within blocks of a few shards, so a cache of two blocks is enough.
+    """A shuffle of the shards, then of the windows within blocks of a few shards, so a cache of two blocks is enough.
 
     Blocks start at one shard per epoch and double up to `block_shards`: the first batch waits for a single
     download, and each block takes long enough to read that the next one can be downloaded meanwhile.
@@ -152,7 +152,7 @@ def _feistel(cells: np.ndarray, rows: int, columns: int, keys: tuple[int, ...]) 
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
-    """The finalizer of splitmix64, shifted right by one bit.
+    """Apply the finalizer of splitmix64, shifted right by one bit.
 
     The shift keeps the sum with a row or column from overflowing, which would break the bijection.
     """

@@ -91,7 +91,7 @@ class PackedSplit(TokenSplit):
         return 0
 
     def padding_fraction(self, sequence_length: int) -> float:
-        """The fraction of all window positions that is padding."""
+        """Return the fraction of all window positions that is padding."""
         packings = self.packings(sequence_length)
         held = sum(int(packing.lengths.sum()) for packing in packings)
         return 1 - held / (sum(packing.windows for packing in packings) * (sequence_length + 1))

@@ -75,7 +75,7 @@ def read_token_rows(file: InputFile, column: str | None, vocab_size: int) -> Ite
 
 
 def _rows_at_once(metadata: Any) -> int:
-    """Rows of a batch, by the mean size of a row, so that memory does not follow the length of documents."""
+    """Return the number of rows in a batch, by the mean size of a row, so that long documents need no more memory."""
     size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
     return max(1, min(BATCH_ROWS, BATCH_BYTES * max(1, metadata.num_rows) // max(1, size)))
 
@@ -88,7 +88,7 @@ def _is_tokens(kind: Any) -> bool:
 
 
 def _choose(schema: Any, column: str | None, file: InputFile) -> str:
-    """Return the column to read; raises if there is none or it holds something else."""
+    """Return the column to read; raise an error if there is none or it holds something else."""
     lists = [field.name for field in schema if _is_tokens(field.type)]
     if column is None:
         known = [name for name in COLUMNS if name in lists] or lists

@@ -50,7 +50,7 @@ def find_prepared(store: Store, data: DataConfig, tokenizer: TokenizerConfig) ->
 
 
 def find_prepared_for(store: Store, data: DataConfig, tokenizer: Tokenizer, model: str) -> Prepared:
-    """The same for the tokenizer of `model`, a folder or a name on the hub, which is known by its hash."""
+    """Find the prepared data for the tokenizer of `model`, a folder or a name on the hub, by its hash."""
     found = _find_versions(store, data, lambda prepared: prepared.train.tokenizer.hash == tokenizer.hash)
     if not found:
         how = f"with the same KEY=VALUEs and tokenizer=hf tokenizer.name={model}"
@@ -59,7 +59,7 @@ def find_prepared_for(store: Store, data: DataConfig, tokenizer: Tokenizer, mode
 
 
 def _find_versions(store: Store, data: DataConfig, fits: Callable[[Prepared], bool]) -> dict[str, list[Prepared]]:
-    """What was prepared by these settings, by version."""
+    """Return the data that was prepared with these settings, by version."""
     recipe = recipe_hash(data)
     top = f"tokens/{data.name}"
     found: dict[str, list[Prepared]] = {}

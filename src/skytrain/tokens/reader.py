@@ -33,8 +33,8 @@ class TokenFile:
     offset: int  # bytes before the first token
     tokens: int
     bytes: int
-    key: str  # in the store
-    sha256: str  # of the content; for another project's file, whose hash is unknown, a unique name
+    key: str  # key in the store
+    sha256: str  # hash of the content; for another project's file, whose hash is unknown, a unique name
     kind: Literal["shard", "foreign", "tar"] = "shard"
 
 
@@ -140,7 +140,7 @@ class TokenSplit:
     def supply(self, shard: int, wait: bool = False, cancelled: Callable[[], bool] = lambda: False) -> Pin | None:
         """Make one shard local and verified; the cache keeps it until the pin is released.
 
-        Without `wait`, returns None while another process is fetching it or uses the space.
+        Without `wait`, return None while another process is fetching it or uses the space.
         """
         file = self.files[shard]
         if file.kind == "tar" or not self.in_place:
@@ -167,7 +167,7 @@ class TokenSplit:
         return int(self._bounds(sequence_length)[-1])
 
     def shard_windows(self, sequence_length: int) -> np.ndarray:
-        """The number of windows in each shard."""
+        """Return the number of windows in each shard."""
         return np.diff(self._bounds(sequence_length))
 
     def shards_of(self, windows: np.ndarray, sequence_length: int) -> np.ndarray:

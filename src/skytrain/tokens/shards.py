@@ -27,7 +27,7 @@ def dtype_for(vocab_size: int) -> str:
 
 
 def mask_bytes(tokens: int) -> int:
-    """The size of the loss mask of a shard: one bit per token."""
+    """Return the size of the loss mask of a shard: one bit per token."""
     return -(-tokens // 8)
 
 
@@ -56,7 +56,7 @@ def split_of(document_id: str, validation_fraction: float) -> Split:
 def dividing_fraction(document_ids: Iterable[str], share: float) -> float | None:
     """Return a validation fraction that puts about `share` of the documents, at least one and not all, in validation.
 
-    It has as few decimals as possible. Returns None if there are fewer than two documents.
+    It has as few decimals as possible. With fewer than two documents it is None.
     """
     points = sorted({_split_point(each) for each in document_ids})
     if len(points) < 2:
@@ -73,7 +73,7 @@ def _split_point(document_id: str) -> float:
 
 
 def in_place_stamp(cache_folder: Path, path: Path) -> Path:
-    """Where a cache records that a file which is read in place was verified."""
+    """Return the path where a cache records that a file which is read in place was verified."""
     return cache_folder / "in-place" / hashlib.sha256(str(path).encode()).hexdigest()
 
 

@@ -30,7 +30,7 @@ class ShardSlice(NamedTuple):
     part: int
     first: int
     last: int
-    start: int  # in tokens
+    start: int  # offset in tokens
     end: int
 
 
@@ -42,13 +42,13 @@ class PlannedShard(NamedTuple):
 
 @dataclass(frozen=True)
 class SparkTokens:
-    """What tasks need to tokenize the parts and to write the shards."""
+    """The settings that tasks need to tokenize the parts and to write the shards."""
 
     store: Store
     corpus: CorpusManifest
     settings: TokenizerConfig
     tokenizer_id: str
-    folder: str  # of the tokens
+    folder: str  # folder of the tokens
     dtype: str
     shards: tuple[PlannedShard, ...] = ()
 
@@ -72,7 +72,7 @@ class SplitPlan:
     filled: int = 0  # tokens of the last shard
 
     def add(self, part: int, counted: np.ndarray) -> None:
-        """Add the documents of a part. Like `ShardWriter`, never splits a document."""
+        """Add the documents of a part. As in `ShardWriter`, no document is split."""
         ends = np.cumsum(counted["tokens"], dtype=np.int64)
         at = 0
         while at < len(ends):

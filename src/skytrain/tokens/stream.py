@@ -27,7 +27,7 @@ class Releasable(Protocol):
 
 
 class ShardStream:
-    """Keeps the shards around the reader's position local, in order of use, within `limit_bytes`.
+    """A stream that keeps the shards around the reader's position local, in order of use, within `limit_bytes`.
 
     The stream plans in chunks of positions. The shards of a chunk come from the sample order, so only shards that
     are used next are fetched. Chunks behind the reader are released. Every rank of a node streams the same
@@ -161,7 +161,7 @@ class ShardStream:
         return [shard for shard in self._uses if shard not in self._held]
 
     def _plan_another(self) -> bool:
-        """Plan one more chunk if it fits; returns False if there is nothing more to do now."""
+        """Plan one more chunk if it fits; return False if there is nothing more to do now."""
         chunk = self._planned[-1][0] + 1 if self._planned else self._reader_chunk
         if len(self._uses) == len(self._bytes) and chunk > self._reader_chunk + 1:
             return False

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..storage import Store
 
 FOLDER = "tokenizers"
-DEFINITION = "skytrain.json"  # of a Hugging Face tokenizer; written last, so it says that the files are complete
+DEFINITION = "skytrain.json"  # file of a Hugging Face tokenizer; written last, so it says that the files are complete
 
 
 class Tokenizer(Protocol):
@@ -40,11 +40,11 @@ class Tokenizer(Protocol):
     hash: str  # sha256 of everything that determines its ids
 
     @property
-    def stop_ids(self) -> frozenset[int]: ...  # end a generated text
+    def stop_ids(self) -> frozenset[int]: ...  # tokens that end a generated text
     @property
     def token_ids(self) -> dict[str, int]: ...  # bos_token_id, eos_token_id, pad_token_id, for Hugging Face's files
     @property
-    def byte_lengths(self) -> np.ndarray: ...  # of the text that each token stands for
+    def byte_lengths(self) -> np.ndarray: ...  # bytes of text that each token stands for
     @property
     def chat_template(self) -> str | None: ...
 
@@ -136,7 +136,7 @@ def stored_vocab_size(store: Store, id: str) -> int:
 
 
 def _stored_settings(store: Store, id: str) -> dict[str, Any]:
-    """Return what is kept beside the files of a Hugging Face tokenizer; empty for a trained one."""
+    """Return what is kept next to the files of a Hugging Face tokenizer; empty for a trained one."""
     try:
         kept: dict[str, Any] = json.loads(store.read(f"{FOLDER}/{id}/{DEFINITION}"))
     except NotFound:

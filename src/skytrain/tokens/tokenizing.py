@@ -18,7 +18,7 @@ SLICES_AT_ONCE = 3
 
 
 class TokenizedDocument(NamedTuple):
-    number: int  # in its part
+    number: int  # index in its part
     id: str
     tokens: np.ndarray
     text_bytes: int

@@ -30,7 +30,7 @@ class TokenizerLike(Protocol):
 
 
 class ShardWriter:
-    """Writes one split under `prefix`.
+    """A writer of one split under `prefix`.
 
     Documents are given either all by `add`, which begins each with the end-of-text token, or all by `add_masked`.
     A document is never split: a shard is closed before the document that would exceed `shard_tokens`, and a longer
@@ -61,7 +61,7 @@ class ShardWriter:
 
     def __exit__(self, *_: object) -> None:
         """Delete the local file. Without `finish`, the split has no manifest and counts as unfinished."""
-        with suppress(OSError):  # of a full disk, which the error that led here has told
+        with suppress(OSError):  # from a full disk, which the error that led here has reported
             self._file.close()
         self._folder.remove()
 

@@ -20,7 +20,7 @@ from .summary import describe_run
 
 @dataclass(frozen=True)
 class AttemptClaim:
-    """What rank 0 has settled for all ranks: the attempt's number, and where it resumes."""
+    """The facts that rank 0 settles for all ranks: the attempt's number, and where it resumes."""
 
     number: int
     resume: ResumePoint
@@ -48,13 +48,13 @@ class AttemptResult:
     step: int
     outcome: str  # done, stopped (early, as configured), budget or interrupted
     cause: Cause | None = None
-    metrics: dict[str, float] = field(default_factory=dict)  # the last value of each
+    metrics: dict[str, float] = field(default_factory=dict)  # the last value of each metric
     train_seconds: float = 0.0
 
 
 @contextmanager
 def begin_attempt(context: RunContext, run: OpenedRun) -> Iterator[Attempt]:
-    """Claims the next attempt and runs its services.
+    """Claim the next attempt and run its services.
 
     All ranks call this together; an error is recorded in the store.
     """
@@ -76,7 +76,7 @@ def begin_attempt(context: RunContext, run: OpenedRun) -> Iterator[Attempt]:
 
 
 def _claim(context: RunContext, run: OpenedRun) -> AttemptClaim:
-    """Claims the attempt, and only then finds where to resume.
+    """Claim the attempt, and only then find where to resume.
 
     What an older attempt commits from here on does not count.
     """
@@ -116,7 +116,7 @@ def _claim(context: RunContext, run: OpenedRun) -> AttemptClaim:
 
 
 def _announce(attempt: Attempt) -> None:
-    """Prints the table of settings, warnings and changes."""
+    """Print the table of settings, warnings and changes."""
     context = attempt.context
     point = attempt.resume
     reporter = attempt.services.reporter
@@ -132,7 +132,7 @@ def _announce(attempt: Attempt) -> None:
 
 
 def close_attempt(attempt: Attempt, result: AttemptResult) -> None:
-    """Writes the attempt's outcome and the run's record, on rank 0."""
+    """Write the attempt's outcome and the run's record, on rank 0."""
     context = attempt.context
     record = attempt.run.record
     if not context.ranks.first:

@@ -22,14 +22,14 @@ from .memory import peak_resident_bytes
 if TYPE_CHECKING:
     from .step import CausalLM
 
-SMOOTHING = 0.8  # of the loss that tells whether a run has diverged
-STDERR = "_stderr"  # ends the name of a metric that is the standard error of another
+SMOOTHING = 0.8  # smoothing of the loss that shows whether a run has diverged
+STDERR = "_stderr"  # suffix of a metric that is the standard error of another
 COUNTS = ("/items", "/truncated")
-METRIC_LABELS = {"val/loss": "validation loss"}  # in the log
+METRIC_LABELS = {"val/loss": "validation loss"}  # names of metrics in the log
 
 
 class AtStep(pl.Callback):
-    """Calls `at_step` once per optimizer step, after it, and never on the micro-batches in between."""
+    """A callback that calls `at_step` once after each optimizer step, never after the micro-batches in between."""
 
     _last_step: int | None = None
 
@@ -51,12 +51,12 @@ def is_last(trainer: pl.Trainer, step: int) -> bool:
 
 @dataclass(frozen=True)
 class StepSize:
-    """What a step computes, by which its speed is measured."""
+    """The work of one step, by which its speed is measured."""
 
     batch_tokens: int
-    micro_batches: int  # that a device takes in a step
+    micro_batches: int  # number that a device takes in a step
     flops_per_token: int | None = None
-    peak_flops: float | None = None  # of all devices together
+    peak_flops: float | None = None  # peak of all devices together
 
 
 class StepLog(AtStep):
@@ -79,7 +79,7 @@ class StepLog(AtStep):
         self._logged_step = 0
         self._logged_seconds = 0.0
         self._logged_wait = 0.0
-        # after the first logged step, which waits for compilers and caches
+        # The pace is measured after the first logged step, which waits for compilers and caches.
         self._pace_step = 0
         self._pace_began = 0.0
         self.last: dict[str, float] = {}
@@ -124,7 +124,7 @@ class StepLog(AtStep):
         self._reporter.progress("train", step, trainer.max_steps, step_line(record), known)
 
     def _seconds_a_step(self, step: int) -> float | None:
-        """The mean so far, evaluations and saves included; None after the first logged step."""
+        """Return the mean time of a step so far, evaluations and saves included; None after the first logged step."""
         now = time.monotonic()
         if not self._pace_step:
             self._pace_step = step
@@ -133,7 +133,7 @@ class StepLog(AtStep):
         return (now - self._pace_began) / done if done else None
 
     def _cost(self, step: int, seconds_left: float) -> dict[str, float]:
-        """What the run has cost so far, and its projected cost."""
+        """Return what the run has cost so far, and its projected cost."""
         usd = self._meter.usd()
         return {
             "cost/usd": usd,
@@ -142,7 +142,7 @@ class StepLog(AtStep):
         }
 
     def evaluated(self, trainer: pl.Trainer, step: int, metrics: Mapping[str, float]) -> None:
-        """Logs what an evaluator has measured at this step."""
+        """Log what an evaluator has measured at this step."""
         self.write(trainer, step, metrics)
         self._reporter.note(f"step {step} | {' | '.join(_shown(metrics))}")
 
@@ -156,7 +156,7 @@ class StepLog(AtStep):
 
 
 def _shown(metrics: Mapping[str, float]) -> Iterator[str]:
-    """Each metric with its standard error, where it has one."""
+    """Yield the text of each metric, with its standard error where it has one."""
     for name, value in metrics.items():
         if name.endswith(COUNTS):
             yield f"{name} {value:.0f}"
@@ -181,7 +181,7 @@ def step_line(record: Mapping[str, float]) -> str:
 
 
 class DivergenceWatch(AtStep):
-    """Ends a run whose loss, smoothed over logged steps, is `nats` above its lowest."""
+    """A callback that ends a run whose loss, smoothed over logged steps, is `nats` above its lowest."""
 
     def __init__(self, log: StepLog, nats: float) -> None:
         self._log = log
@@ -205,7 +205,7 @@ class DivergenceWatch(AtStep):
 class Profile(AtStep):
     """A trace of three steps for Perfetto and, on a GPU, a snapshot of its memory for pytorch.org/memory_viz."""
 
-    # steps, once compilation and allocation are done
+    # First and last step of the trace, once compilation and allocation are done.
     BEGIN = 3
     END = 6
 
@@ -246,7 +246,7 @@ class Profile(AtStep):
 
 
 def _memory_gb(device: torch.device) -> float:
-    """The peak so far: of the GPU, or of this process."""
+    """Return the peak memory so far, of the GPU or of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e9
     return peak_resident_bytes() / 1e9

@@ -42,13 +42,13 @@ from .callbacks import AtStep, is_last
 from .services import RunServices
 from .step import CausalLM
 
-FIRST_SAVE_SECONDS = 60.0  # until the first save of an adaptive interval, which depends on how long a save takes
-# After a save has failed, while training continues.
+FIRST_SAVE_SECONDS = 60.0  # when an adaptive interval saves first: later saves depend on how long one takes
+# Shortest and longest wait after a failed save, while training continues.
 FIRST_RETRY_SECONDS = 10.0
 LONGEST_RETRY_SECONDS = 60.0
-POLL_SECONDS = 0.1  # while a save waits for the one before it
-FINAL_RETRY_SECONDS = 5.0  # after the last step, when nothing else is left to do
-ENOUGH_INTERRUPTIONS = 3  # to estimate how often a run is interrupted
+POLL_SECONDS = 0.1  # time between two checks of the save that the next one waits for
+FINAL_RETRY_SECONDS = 5.0  # wait after a failed last save, when nothing else is left to do
+ENOUGH_INTERRUPTIONS = 3  # number needed to estimate how often a run is interrupted
 NO_LIMIT = Budget(usd=None)
 
 
@@ -61,12 +61,12 @@ class SavePolicy:
     attempt: int = 0
     lineage: Mapping[str, Any] = field(default_factory=dict)  # run, attempt, model, tokenizer, what it resumed from
     seconds_between_interruptions: float = math.inf
-    patience_seconds: float = 1800.0  # for which saves may fail before training stops
+    patience_seconds: float = 1800.0  # how long saves may fail before training stops
     budget: Budget = NO_LIMIT  # once it is spent, the last save is not tried again
 
 
 def seconds_between_interruptions(store: Store, run: str) -> float | None:
-    """The mean of this run so far; None before there were enough."""
+    """Return the mean time between interruptions of this run; None before there were enough of them."""
     former = attempt_numbers(store, run)
     lost = [
         n for n in former[:-1] if (read_outcome(store, run, n) or {"outcome": INTERRUPTED})["outcome"] == INTERRUPTED
@@ -79,7 +79,7 @@ def seconds_between_interruptions(store: Store, run: str) -> float | None:
 
 
 class Checkpoints(AtStep):
-    """Saves every so many steps or seconds in the background, and after the last step in the foreground.
+    """A callback that saves every so many steps or seconds in the background, and the last step in the foreground.
 
     With the `services` of an attempt, each checkpoint records what the run has cost, and the meter, the page for
     Prometheus and the synced streams follow it.
@@ -106,12 +106,12 @@ class Checkpoints(AtStep):
         self._retry_at: float | None = None
         self._under_way: int | None = None  # the step that is being written
         self._reserved = False
-        self.save_seconds = 0.0  # of the slowest save, from its start to its commit
-        self.stall_seconds = 0.0  # for which the slowest one held up training
+        self.save_seconds = 0.0  # duration of the slowest save, from its start to its commit
+        self.stall_seconds = 0.0  # longest time that a save held up training
         self.last_saved: int | None = None
 
     def save_soon(self) -> None:
-        """Requests a checkpoint after the current step; called on every rank alike."""
+        """Request a checkpoint after the current step. Every rank calls this at the same step."""
         self._soon = True
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
@@ -129,7 +129,7 @@ class Checkpoints(AtStep):
                 self._begin(trainer, step)
 
     def save_last(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
-        """Saves the step at which training ends after all, unless it has been saved."""
+        """Save the step at which training has ended, unless it was saved already."""
         with module.clock.pause():
             if self._under_way is not None:
                 self._finish(trainer)
@@ -137,7 +137,7 @@ class Checkpoints(AtStep):
                 self._save_and_wait(trainer, step)
 
     def _reserve(self, trainer: pl.Trainer, module: CausalLM) -> None:
-        """Pins memory after the first step, when the optimizer has its state: it takes too long to do within a save."""
+        """Pin memory after the first step, when the optimizer has its state: it takes too long to do within a save."""
         if self._reserved or module.device.type != "cuda" or not isinstance(trainer.strategy, StateByName):
             return
         self._reserved = True
@@ -188,12 +188,12 @@ class Checkpoints(AtStep):
         self._saved_at = began
         try:
             self._start(trainer, step, background=True)
-        except SaveFailed as error:  # by a strategy that saves in the foreground
+        except SaveFailed as error:  # raised by a strategy that saves in the foreground
             self._failed(step, error)
         self.stall_seconds = max(self.stall_seconds, time.monotonic() - began)
 
     def _wait_while_the_store_works(self, trainer: pl.Trainer) -> bool:
-        """Waits for the save under way; returns False, on all ranks alike, if the store fails on any of them."""
+        """Wait for the save under way; return False on all ranks if the store fails on any of them."""
         while not self._is_done(trainer):
             if self._ranks.any(self._store.failing):
                 return False
@@ -206,7 +206,7 @@ class Checkpoints(AtStep):
         trainer.save_checkpoint(step_key(self._run, step), weights_only=False, storage_options=options)
 
     def _before_commit(self) -> None:
-        """Write what must be in the store by then, on rank 0."""
+        """Write, on rank 0, what must be in the store before a checkpoint is committed."""
         if self._services is not None:
             self._services.sync.flush_for_commit()
 
@@ -214,17 +214,17 @@ class Checkpoints(AtStep):
         prune(self._store, self._run, self._policy.keep, attempt=self._policy.attempt)
 
     def _finish_if_done(self, trainer: pl.Trainer) -> None:
-        """Finishes the save under way once it has ended on rank 0."""
+        """Finish the save under way once it has ended on rank 0."""
         if self._under_way is not None and self._is_done(trainer):
             self._finish(trainer)
 
     def _is_done(self, trainer: pl.Trainer) -> bool:
-        """Whether the save under way has ended on rank 0."""
+        """Return whether the save under way has ended on rank 0."""
         pending = getattr(trainer.strategy.checkpoint_io, "pending", None)
         return self._ranks.any(self._ranks.first and (pending is None or pending.done))
 
     def _finish(self, trainer: pl.Trainer) -> None:
-        """Waits for the save under way; one that failed is reported, and tried again later."""
+        """Wait for the save under way; report one that failed, which is tried again later."""
         step, self._under_way = self._under_way, None
         assert step is not None
         io: Any = trainer.strategy.checkpoint_io
@@ -249,8 +249,8 @@ class Checkpoints(AtStep):
                 self._services.page.committed(step)
 
     def _failed(self, step: int, error: SaveFailed, *, last: bool = False) -> None:
-        """Reports it and schedules the next try; raises when saves have failed for too long. On all ranks alike."""
-        # the retry saves the weights of its own time
+        """Report a failed save and schedule the next try; raise, on all ranks, when saves have failed for too long."""
+        # The retry saves the weights as they are then.
         self._under_way = None
         self._soon = False
         wait = self._patience.failed()
@@ -266,7 +266,7 @@ class Checkpoints(AtStep):
         )
 
     def _is_affordable(self) -> bool:
-        """Whether the budget allows to wait for the last save; asked on rank 0."""
+        """Return whether the budget allows waiting for the last save. Only rank 0's answer counts."""
         return self._services is None or self._policy.budget.can_afford_save(self._services.meter.spending())
 
     def _gave_up(self, step: int, error: SaveFailed, limit: str) -> StoreError:
@@ -281,7 +281,7 @@ class Checkpoints(AtStep):
         )
 
     def _save_and_wait(self, trainer: pl.Trainer, step: int) -> None:
-        """The last save. It is tried again at once, since no training is left to do."""
+        """Save the last step and wait for it. A failed try is soon repeated, since no training is left to do."""
         if self._under_way is not None:
             self._finish(trainer)
         while True:
@@ -296,7 +296,7 @@ class Checkpoints(AtStep):
             time.sleep(FINAL_RETRY_SECONDS)
 
     def evaluated(self, trainer: pl.Trainer, step: int, metrics: Mapping[str, float]) -> None:
-        """Records the validation loss with the checkpoint of this step, by which the best checkpoints are kept."""
+        """Record the validation loss with the checkpoint of this step, by which the best checkpoints are kept."""
         saved = step in (self._under_way, self.last_saved)
         if not saved or not trainer.is_global_zero or "val/loss" not in metrics:
             return
@@ -314,7 +314,7 @@ class Checkpoints(AtStep):
 
 
 def check_lineage(saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raises for weights of another model or tokenizer.
+    """Raise an error for weights of another model or tokenizer.
 
     They may have the same shapes and load without an error, and be useless.
     """

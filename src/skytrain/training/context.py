@@ -17,21 +17,21 @@ from .resolution import TrainRequest, resolve_settings
 
 @dataclass(frozen=True)
 class Worker:
-    """This process as one of a job's: its rank, the signals it has received, and its supervisor."""
+    """This process as a worker of a job: its rank, the signals it has received, and its supervisor."""
 
     ranks: Ranks
     signals: Signals
     supervision: Supervision | None
 
     def report_outcome(self, outcome: str) -> None:
-        """Tells the supervisor of this node why training ended."""
+        """Tell the supervisor of this node why training ended."""
         if self.supervision is not None and self.ranks.local_rank == 0:
             self.supervision.report_outcome(outcome)
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """What every step of `train` works with."""
+    """The context that every stage of `train` works with."""
 
     config: Config  # resolved: no setting is left at `auto`
     request: TrainRequest
@@ -55,13 +55,13 @@ class RunContext:
         return self.store.url(f"runs/{self.run}")
 
     def outcome_at(self, step: int) -> str:
-        """The outcome of an attempt that has come as far as it was asked to."""
+        """Return the outcome of an attempt that has come as far as it was asked to."""
         return "done" if step >= self.plan.total_steps else "stopped"
 
 
 @contextmanager
 def start_worker(ranks: Ranks) -> Iterator[Worker]:
-    """Handles signals from here on, and tells the supervisor that they may be sent."""
+    """Handle signals from here on, and tell the supervisor that they may be sent."""
     supervision = Supervision.from_environment()
     with Signals(supervised=supervision is not None) as signals:
         if supervision is not None:
@@ -71,7 +71,7 @@ def start_worker(ranks: Ranks) -> Iterator[Worker]:
 
 @contextmanager
 def join_run(worker: Worker, config: Config, request: TrainRequest, reporter: Reporter) -> Iterator[RunContext]:
-    """The context of the run, inside the job's process group where there is one."""
+    """Yield the context of the run, inside the job's process group where there is one."""
     ranks = worker.ranks
     if not uses_process_group(config):
         yield _make_context(worker, config, request, JoinedJob(), reporter)

@@ -13,15 +13,15 @@ from ..jobs import Ranks
 if TYPE_CHECKING:
     from .interruptions import Interruptions
 
-CHECK_SECONDS = 2.0  # between two checks, about
+CHECK_SECONDS = 2.0  # approximate time between two checks
 
 
 class EvaluationStopped(Exception):
-    """All ranks have ended an evaluation before it was complete, since training must stop."""
+    """The end of an evaluation on all ranks before it was complete, because training must stop."""
 
 
 class EvaluationLimits:
-    """Runs evaluators within the budget, and stops a task in its middle where there is a reason to stop training.
+    """A runner of evaluators that keeps to the budget, and interrupts a task where there is a reason to stop training.
 
     All ranks call this together.
     """
@@ -30,16 +30,17 @@ class EvaluationLimits:
         self._ranks = ranks
         self._interruptions = interruptions
         self._note = note
-        self._seconds: dict[str, float] = {}  # that each evaluator took, at most
+        self._seconds: dict[str, float] = {}  # the longest time that each evaluator took
 
     def receive_signals(self) -> None:
-        """Call this first where no training begins."""
+        """Handle signals where no training begins. Call this first."""
         self._interruptions.receive_signals()
 
     def run(self, evaluator: Evaluator, model: Scorer, steps: float = 0.0) -> Mapping[str, float]:
-        """What was measured: nothing if the budget does not allow it. `steps` of training surely take longer.
+        """Run an evaluator and return what it measured: nothing if the budget does not allow it.
 
-        Raises `EvaluationStopped` on all ranks.
+        That many `steps` of training surely take longer than the evaluation. If it is stopped, `EvaluationStopped` is
+        raised on all ranks.
         """
         if not self._allowed(evaluator, steps):
             return {}
@@ -61,7 +62,10 @@ class EvaluationLimits:
                 self._interruptions.budget.leave_out(seconds)
 
     def _allowed(self, evaluator: Evaluator, steps: float) -> bool:
-        """By what it took before. A task that runs for the first time stops itself; for others `steps` is the limit."""
+        """Return whether the budget allows an evaluator, by the longest time that it took before.
+
+        At the first run a task stops itself; for other evaluators `steps` of training are the estimate.
+        """
         budget = self._interruptions.budget
         known = self._seconds.get(evaluator.name)
         fits = budget is None or budget.can_afford_evaluation(known or 0.0, 0.0 if known else steps)
@@ -73,7 +77,9 @@ class EvaluationLimits:
 
 
 class StopCheck:
-    """Called between the passes of a task, equally often on each rank; raises `EvaluationStopped` on all or none.
+    """A check between the passes of a task, made equally often on each rank.
+
+    It raises `EvaluationStopped` on all ranks or none.
 
     The ranks agree every few seconds. From that the watchdog also sees that they work: where each rank has the whole
     model, nothing else passes between them until the end.
@@ -98,6 +104,6 @@ class StopCheck:
         mine = max(1, min(int(CHECK_SECONDS / per_pass), 2 * passes))
         if self._ranks.any(self._must_stop(mine * per_pass)):
             raise EvaluationStopped
-        self._next = self._passes - self._ranks.largest(-mine)  # of the slowest rank
+        self._next = self._passes - self._ranks.largest(-mine)  # the slowest rank decides
         self._checked = self._passes
         self._checked_at = now

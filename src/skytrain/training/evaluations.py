@@ -23,20 +23,20 @@ Listener = Callable[[pl.Trainer, int, Mapping[str, float]], None]
 
 @dataclass(frozen=True)
 class Scheduled:
-    """When an evaluator runs: every so many steps, and after the last step where `at_end`."""
+    """An evaluator and when it runs: every so many steps, and after the last step where `at_end`."""
 
     evaluator: Evaluator
     every: int | None
     at_end: bool = False
     at_start: bool = False  # the run was killed between the checkpoint it resumes from and the evaluation due there
-    steps: float = 0.0  # of training that surely take longer; for the budget, until it was measured
+    steps: float = 0.0  # steps of training that surely take longer: the budget's estimate until the time is measured
 
     def due(self, step: int, last_step: int) -> bool:
         return bool(self.every and step % self.every == 0) or (self.at_end and step >= last_step)
 
 
 class Evaluations(AtStep):
-    """Runs evaluators after the steps at which they are due, and leaves training exactly as it was.
+    """A callback that runs evaluators after the steps at which they are due, and leaves training exactly as it was.
 
     `stopped` says whether one was ended early, because training must stop. Then `end` is called to stop and save here,
     so that the attempt which resumes makes up for it.
@@ -64,7 +64,7 @@ class Evaluations(AtStep):
 
     def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
         if trainer.should_stop and step < trainer.max_steps:
-            return  # interrupted: there is no time, and the attempt that resumes runs what is due
+            return  # interrupted: no time is left, and the attempt that resumes runs what is due
         self._run(trainer, module, [each for each in self._scheduled if each.due(step, trainer.max_steps)])
 
     def _run(self, trainer: pl.Trainer, module: CausalLM, due: Sequence[Scheduled]) -> None:
@@ -85,7 +85,7 @@ class Evaluations(AtStep):
 
 
 class EvaluateRestored(pl.Callback):
-    """Runs evaluators on a checkpoint that `trainer.validate` has restored, where no training step follows."""
+    """A callback that runs evaluators on a checkpoint that `trainer.validate` restored, where no training follows."""
 
     def __init__(
         self,
@@ -116,7 +116,10 @@ class EvaluateRestored(pl.Callback):
 
 @contextmanager
 def _undisturbed(trainer: pl.Trainer, module: CausalLM) -> Iterator[None]:
-    """Without gradients and dropout. Restores random generators and training mode, and releases gathered weights."""
+    """Evaluate without gradients and dropout, and leave training as it was.
+
+    At the end, random generators and training mode are restored, and gathered weights are released.
+    """
     random = random_state()
     was_training = module.training
     module.eval()
@@ -130,7 +133,7 @@ def _undisturbed(trainer: pl.Trainer, module: CausalLM) -> Iterator[None]:
 
 
 def view_of(trainer: pl.Trainer, module: CausalLM) -> Scorer:
-    """The model as evaluators see it, under the trainer's strategy."""
+    """Return the model as evaluators see it, under the trainer's strategy."""
     strategy: Any = trainer.strategy
 
     def mean_loss(batches: Iterable[Batch | torch.Tensor]) -> float:

@@ -87,7 +87,7 @@ def _train(attempt: Attempt, module: CausalLM, log: StepLog) -> AttemptResult:
     limits = EvaluationLimits(ranks, interruptions, services.reporter.note)
     evaluations = Evaluations(_scheduled(attempt), [log.evaluated, checkpoints.evaluated], limits, end)
 
-    # In the order in which they act after a step.
+    # Callbacks act after a step in this order.
     callbacks: list[pl.Callback] = [interruptions, log]
     callbacks += watch_ranks(config, ranks, log, services.reporter, context.job.watchdog)
     if config.trainer.diverged_nats is not None:
@@ -130,7 +130,7 @@ def _evaluate_last_checkpoint(attempt: Attempt, module: CausalLM, log: StepLog) 
         missing, lambda trainer, metrics: log.evaluated(trainer, point.step, metrics), limits, end
     )
     trainer = make_trainer(context.config, context.plan, context.store, [evaluation], [])
-    trainer.limit_val_batches = 1  # Lightning calls no hook of a loop that has no batch at all
+    trainer.limit_val_batches = 1  # Lightning calls no hooks of a loop without batches
     trainer.validate(module, datamodule=data, ckpt_path=point.key, weights_only=True, verbose=False)
     return _result_at(attempt, point.step, interruptions, bool(stopped))
 
@@ -281,18 +281,21 @@ def _task_evaluators(attempt: Attempt) -> list[TaskEvaluator]:
 
 
 def _is_validation_missing(attempt: Attempt) -> bool:
-    """Whether the validation due at the step that the attempt resumes from is missing. All ranks call this together."""
+    """Return whether the validation due at the step that the attempt resumes from is missing.
+
+    All ranks call this together.
+    """
     every = attempt.context.config.trainer.validate_every
     return bool(attempt.run.data.validation_windows) and _is_missing(attempt, "val/loss", every)
 
 
 def _is_task_missing(attempt: Attempt, task: TaskEvaluator) -> bool:
-    """Whether a downstream task due at the step that the attempt resumes from is missing."""
+    """Return whether a downstream task due at the step that the attempt resumes from is missing."""
     return _is_missing(attempt, f"eval/{task.name}/items", attempt.context.config.evaluation.every)
 
 
 def _is_missing(attempt: Attempt, metric: str, every: int | None) -> bool:
-    """Whether the run was killed after it committed the checkpoint, and before what was due at the same step."""
+    """Return whether the run was killed after it committed the checkpoint, before it measured what was due there."""
     context = attempt.context
     point = attempt.resume
     due = bool(every and point.step % every == 0) or point.step >= context.plan.stop_step

@@ -11,7 +11,7 @@ EVERY_STEPS = 100  # cycles hold little memory by then; only objects created sin
 
 
 class KeepGarbageOut(pl.Callback):
-    """Collects once before the first step, then every `every` steps between two steps.
+    """A callback that collects garbage once before the first step, then every `every` steps between two steps.
 
     All ranks collect at the same step: otherwise all of them would wait for each in turn.
     """

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-WARM_RUNS = 2  # compile kernels and tune matrix products before the capture, which can do neither
+WARM_RUNS = 2  # runs that compile kernels and tune matrix products before the capture, which can do neither
 
 
 class GraphedLoss:
@@ -93,7 +93,7 @@ class _Replay(torch.autograd.Function):
 
 @contextmanager
 def stand_ins(model: nn.Module) -> Iterator[list[nn.Parameter]]:
-    """Replaces a model's parameters with new leaves that share their memory, in the order of `model.parameters()`.
+    """Replace a model's parameters with new leaves that share their memory, in the order of `model.parameters()`.
 
     A parameter that an earlier loss still refers to has an autograd node on the stream of that loss, which a capture on
     another stream must not use; a new leaf has none.

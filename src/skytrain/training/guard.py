@@ -12,18 +12,18 @@ from torch.distributed.tensor import DTensor
 
 from ..config import SkytrainError, TrainerConfig
 
-# steps that a spike is compared with, and how many there must be
+# Number of earlier steps that a spike is compared with, and how many there must be.
 HISTORY = 128
 ENOUGH = 32
 PATIENCE = 20  # skips in a row after which a run will not recover by itself
 
 
 class Diverged(SkytrainError):
-    """Training has diverged: loss or gradients are not finite, or the loss rose and stayed high."""
+    """The error of a run that has diverged: loss or gradients are not finite, or the loss rose and stayed high."""
 
 
 class Guard:
-    """Checks one step after another. Reading loss and norm waits for the device; `LateGuard` avoids that."""
+    """A check of one step after another. Reading loss and norm waits for the device; `LateGuard` avoids that."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Guard:
         return self._action == "stop" and self._zscore is None and not self._norm_may_overflow
 
     def rejects(self, loss: float, norm: float, step: int) -> bool:
-        """Whether the update after `step` steps must be skipped; raises where the run must stop."""
+        """Return whether the update after `step` steps must be skipped; raise where the run must stop."""
         problem = self._problem({"loss": loss, "gradient norm": norm})
         if problem is None:
             self.skipped_in_a_row = 0
@@ -80,7 +80,7 @@ class Guard:
             if self._zscore is not None and len(past) >= ENOUGH and value > (limit := _limit(past, self._zscore)):
                 usual = f"{self._zscore:g} deviations above the last {len(past)} steps"
                 return f"the {name} {value:.4g} is a spike (over {limit:.4g}, {usual})"
-        # Rejected steps do not count as usual ones.
+        # Rejected steps are left out of the history.
         for name, value in values.items():
             if math.isfinite(value):
                 self._history[name].append(value)
@@ -88,28 +88,28 @@ class Guard:
 
 
 class LateGuard:
-    """Checks a step while the next one is computed, so that the host never waits for the device within a step.
+    """A check of each step while the next one is computed, so that the host never waits for the device within a step.
 
     The optimizer's kernel itself skips a step whose gradients are not finite: it reads a flag on the device
-    (`found_inf`), as with float16's loss scaling. The norm alone decides, since it is the same on all ranks.
+    (`found_inf`), as with float16's loss scaling. Only the norm decides, since it is the same on all ranks.
     """
 
     def __init__(self, guard: Guard, optimizer: torch.optim.Optimizer) -> None:
         self._guard = guard
         self._optimizer = optimizer
-        self._step: int | None = None  # that is not checked yet
+        self._step: int | None = None  # the step that is not checked yet
         self._values = torch.zeros(2)
         self._copied: torch.cuda.Event | None = None
 
     @staticmethod
     def supports(guard: Guard, optimizer: torch.optim.Optimizer) -> bool:
-        """Only AdamW's fused kernel reads the flag, and only for whole tensors."""
+        """Return whether steps can be checked late: only fused AdamW reads the flag, and only for whole tensors."""
         fused = type(optimizer) is torch.optim.AdamW and all(group["fused"] for group in optimizer.param_groups)
         sharded = any(isinstance(each, DTensor) for group in optimizer.param_groups for each in group["params"])
         return guard.may_be_late and fused and not sharded
 
     def watch(self, loss: torch.Tensor, norm: torch.Tensor, step: int) -> None:
-        """Called before the update after `step` steps; the kernel skips the update if the norm is not finite."""
+        """Let the kernel skip the update after `step` steps if the norm is not finite. Call this before the update."""
         self._optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
         values = torch.stack([loss.float(), norm.float()])
         self._step = step
@@ -121,7 +121,7 @@ class LateGuard:
             self._values = values
 
     def check_last_update(self) -> None:
-        """Raises if the last update was skipped.
+        """Raise an error if the last update was skipped.
 
         Later calls raise again, so that such a state is never taken for a trained one.
         """

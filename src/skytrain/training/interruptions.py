@@ -25,12 +25,12 @@ from .callbacks import AtStep
 from .overrun import OverrunVerdict, OverrunWatch
 from .step import CausalLM
 
-POLL_SECONDS = 5.0  # as AWS advises
-SILENCE = Retry(seconds=60.0)  # of the metadata service, before a warning
+POLL_SECONDS = 5.0  # interval that AWS advises
+SILENCE = Retry(seconds=60.0)  # how long the metadata service may be silent before a warning
 
 
 class StepAction(IntEnum):
-    """What happens after a step; where ranks differ, the largest value wins."""
+    """The action after a step; where ranks differ, the largest value wins."""
 
     NOTHING = 0
     SAVE = 1
@@ -41,7 +41,7 @@ class StepAction(IntEnum):
 
 
 class Signals:
-    """Receives signals from the start of an attempt to its end, so that one before the first step counts too.
+    """The signals received from the start of an attempt to its end, so that one before the first step counts too.
 
     A second SIGINT interrupts at once. Where the process is `supervised`, the supervisor counts them: a worker may
     get the same one twice, from the terminal or the scheduler and from the supervisor.
@@ -75,7 +75,7 @@ class Signals:
 
 
 class NoticeWatch:
-    """Polls EC2 in a thread for a notice that this instance is about to be reclaimed or rebalanced."""
+    """A thread that polls EC2 for a notice that this instance is about to be reclaimed or rebalanced."""
 
     def __init__(self, metadata: Metadata, tell: Callable[[str], None], poll_seconds: float = POLL_SECONDS) -> None:
         self._metadata = metadata
@@ -96,7 +96,7 @@ class NoticeWatch:
             try:
                 self.notice = self._metadata.notice() or self.notice
                 self._answered()
-            except Exception as error:  # of any kind: the next answer may bring a notice
+            except Exception as error:  # whatever it is, the next answer may bring a notice
                 self._did_not_answer(error)
             if self._ended.wait(self._poll_seconds):
                 return
@@ -108,7 +108,7 @@ class NoticeWatch:
             self._tell("EC2's metadata service answers again: spot notices are received")
 
     def _did_not_answer(self, error: Exception) -> None:
-        """Warns once, when it lasts. Notices are a help; the regular checkpoints are the guarantee."""
+        """Warn once if the silence lasts. Notices help, but the regular checkpoints are the guarantee."""
         if self._patience.failed() is None and not self._told:
             self._told = True
             self._tell(
@@ -156,7 +156,7 @@ class BudgetWatch:
 
 @dataclass(frozen=True)
 class StopSources:
-    """Where this rank's reasons to stop come from."""
+    """The sources of this rank's reasons to stop."""
 
     signals: Signals
     notices: NoticeWatch | None = None  # on local rank 0 of an EC2 instance
@@ -167,7 +167,7 @@ class StopSources:
 
 
 class Interruptions(AtStep):
-    """Checks for a reason to stop after each step; `outcome` and `cause` say which one ended the run."""
+    """A callback that looks for a reason to stop after each step; `outcome` and `cause` tell which ended the run."""
 
     def __init__(
         self, reporter: Reporter, ranks: Ranks, sources: StopSources, save_soon: Callable[[], None] = lambda: None
@@ -189,7 +189,7 @@ class Interruptions(AtStep):
         self._sources.signals.install()  # Lightning has just replaced our handlers with its own
 
     def must_stop(self, seconds: float) -> bool:
-        """Whether this rank has a reason to stop now, rather than after another `seconds` between two steps."""
+        """Return whether this rank has a reason to stop now, rather than after another `seconds` between two steps."""
         budget = self._sources.budget
         return self._demand() is not None or (budget is not None and not budget.can_afford_evaluation(seconds))
 
@@ -198,7 +198,7 @@ class Interruptions(AtStep):
         return self._sources.budget
 
     def _demand(self) -> StepAction | None:
-        """Why this rank must stop, the budget apart."""
+        """Return how this rank must stop for a reason other than the budget; None without one."""
         if self._sources.taken_over() is not None:
             return StepAction.GIVE_UP
         if self._sources.stop_asked() is not None:
@@ -209,7 +209,7 @@ class Interruptions(AtStep):
         return None
 
     def _own_action(self) -> StepAction:
-        """What this rank has a reason for."""
+        """Return the action that this rank has a reason for."""
         budget_reached = self._sources.budget is not None and self._sources.budget.must_stop_after_step()
         if (demand := self._demand()) is not None:
             return demand
@@ -262,7 +262,7 @@ class Interruptions(AtStep):
             self._reporter.note(self._sources.budget.message(step))
 
     def _find_cause(self) -> Cause:
-        """That of the lowest rank which has one.
+        """Return the cause of the lowest rank that has one.
 
         All ranks call this together, since only one host may know the reason.
         """

@@ -11,7 +11,7 @@ import torch
 from ..config import DecoderConfig
 from ..planning import Gpu, decoder_flops_per_token
 
-# A kernel belongs to the first group of which its name contains a word; words are lower case.
+# A kernel belongs to the first group that has a word in its name; words are in lower case.
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     # GELU in the epilogue of a matrix product has no separate kernel, and then no group.
     ("attention", ("flash", "sdpa", "fmha", "attention", "compute_dot_do_o", "convert_dq", "cudnn")),
@@ -31,7 +31,7 @@ class GroupTime:
 
 
 def profile_groups(step: Callable[[], Any]) -> dict[str, float]:
-    """Milliseconds by group of one call of `step`, which must have run before."""
+    """Return the milliseconds that one call of `step` spends in each group; `step` must have run before."""
     from torch.profiler import ProfilerActivity, profile
 
     torch.cuda.synchronize()
@@ -49,7 +49,7 @@ def profile_groups(step: Callable[[], Any]) -> dict[str, float]:
 def group_table(
     times: dict[str, float], model: DecoderConfig, gpu: Gpu, tokens: int, sequence_length: int
 ) -> list[GroupTime]:
-    """Times with their limits: FLOPs over the dense bf16 peak, or bytes over the memory bandwidth."""
+    """Return the times with their limits: FLOPs over the dense bf16 peak, or bytes over the memory bandwidth."""
     limits = _limits(model, gpu, tokens, sequence_length)
     return [
         GroupTime(name, milliseconds, limits.get(name))

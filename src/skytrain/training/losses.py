@@ -37,7 +37,7 @@ from ..parallel import use_fp8
 from .graphs import GraphedLoss
 
 ALONE = Mesh()
-GRAPHED_TOKENS = 32 * 1024  # of a micro-batch: twice as fast with 8 sequences of 1024 on an H200, no different with 64
+GRAPHED_TOKENS = 32 * 1024  # largest such micro-batch: on an H200, 8 sequences of 1024 run twice as fast, 64 the same
 # The loss of a model over tokens and targets, and where documents begin if they are separated.
 Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor, torch.Tensor | None], WithAuxiliary]
 
@@ -52,9 +52,9 @@ class LossPath:
     """
 
     kind: Literal["fused", "compiled", "eager"]
-    label: str  # for people
+    label: str  # description for people
     loss: Loss
-    kernels: Kernels | None = None  # of the fused path
+    kernels: Kernels | None = None  # those of the fused path
 
     @property
     def lowers_precision(self) -> bool:
@@ -125,13 +125,16 @@ def find_device(kind: str) -> Device:
 
 
 def _aligned(model: object) -> bool:
-    """Whether cuBLASLt's kernels accept the model's sizes: rows must start at multiples of 16 bytes."""
+    """Return whether cuBLASLt's kernels accept the model's sizes: rows must start at multiples of 16 bytes."""
     assert has_layers(model)
     return not any(size % 8 for size in (model.width, model.hidden_width, model.padded_vocab))
 
 
 def _wants_graphs(config: Config) -> bool:
-    """Graphs pay off with small micro-batches, where the host cannot launch kernels as fast as the device runs them."""
+    """Return whether to use CUDA graphs, as configured or because micro-batches are small.
+
+    With small ones the host cannot launch kernels as fast as the device runs them.
+    """
     tokens = config.trainer.micro_sequences * config.trainer.sequence_length
     asked = config.trainer.cuda_graphs
     return asked == "on" or (asked == "auto" and tokens <= GRAPHED_TOKENS)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class MasterWeights(torch.optim.Optimizer):
-    """Wraps an optimizer so that it updates float32 copies of its parameters.
+    """A wrapper of an optimizer that lets it update float32 copies of its parameters.
 
     An update smaller than a bf16 weight's last bit would be lost; it accumulates in the copy. Groups, schedule and
     checkpoints see the model's own parameters; the copies are saved in the optimizer's state as `master`.
@@ -23,7 +23,7 @@ class MasterWeights(torch.optim.Optimizer):
             group["params"] = [nn.Parameter(parameter.detach().float()) for parameter in group["params"]]
 
     def _pairs(self) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-        """Each of the model's parameters and its copy."""
+        """Yield each of the model's parameters with its copy."""
         for ours, theirs in zip(self.param_groups, self._inner.param_groups, strict=True):
             yield from zip(ours["params"], theirs["params"], strict=True)
 

@@ -18,7 +18,7 @@ def grow_segments() -> None:
     """Let torch's allocator grow its segments instead of adding new ones, unless the user has configured it.
 
     Segments of fixed size leave holes that fit no other tensor: a fifth of the GPU with activation checkpointing.
-    Must be called before the first tensor on the GPU.
+    Call this before the first tensor is on the GPU.
     """
     if variables(ALLOCATOR_VARIABLES):
         return

@@ -24,7 +24,7 @@ from .optimizers import make_optimizer
 from .step import CausalLM
 
 WORTH = 0.005  # the least gain in speed for which a larger micro-batch is chosen
-# Before a trial is timed: a GPU that was idle first runs faster than its power limit allows.
+# Warm-up before a trial is timed: a GPU that was idle first runs faster than its power limit allows.
 WARM_SECONDS = {"cuda": 0.6, "cpu": 0.0}
 TIMED_SECONDS = {"cuda": 0.8, "cpu": 0.1}
 FIRST = 32  # sequences of the first trial; fewer are tried where they do not fit
@@ -38,7 +38,7 @@ class MicroBatchTrial:
 
 
 def with_micro_batch(config: Config, device: str, tell: Callable[[str], None]) -> Config:
-    """The configuration with a size instead of `auto`; `tell` is given the result."""
+    """Return the configuration with a size instead of `auto`, and pass a line about it to `tell`."""
     if config.trainer.micro_batch is not None:
         return config
     sizes = _sizes(config)
@@ -60,10 +60,10 @@ def with_micro_batch(config: Config, device: str, tell: Callable[[str], None]) -
 
 
 def find_micro_batch(attempt: Callable[[int], MicroBatchTrial | None], sizes: list[int]) -> list[MicroBatchTrial]:
-    """Trials sorted by size, none where nothing fits. `attempt` returns None for a size that does not fit.
+    """Return the trials sorted by size, none where nothing fits. `attempt` returns None for a size that does not fit.
 
-    Tries sizes from `FIRST` upwards until one does not fit, or two in a row are no faster than the best before them:
-    one trial may have been disturbed. Smaller sizes are tried only where `FIRST` does not fit.
+    Sizes are tried from `FIRST` upwards until one does not fit, or two in a row are no faster than the best before
+    them: one trial may have been disturbed. Smaller sizes are tried only where `FIRST` does not fit.
     """
     begin = max([size for size in sizes if size <= FIRST] or sizes[:1])
     trials: list[MicroBatchTrial] = []
@@ -81,7 +81,7 @@ def find_micro_batch(attempt: Callable[[int], MicroBatchTrial | None], sizes: li
 
 
 def fastest(trials: list[MicroBatchTrial]) -> MicroBatchTrial:
-    """The smallest that is nearly as fast as the fastest: a larger one would only use more memory."""
+    """Return the smallest trial that is nearly as fast as the fastest: a larger one would only use more memory."""
     top = max(trial.tokens_per_s for trial in trials)
     return min(
         (trial for trial in trials if trial.tokens_per_s >= top * (1 - WORTH)), key=lambda each: each.micro_batch
@@ -89,12 +89,12 @@ def fastest(trials: list[MicroBatchTrial]) -> MicroBatchTrial:
 
 
 def try_micro_batch(config: Config, device: str, size: int) -> MicroBatchTrial | None:
-    """Times steps of a temporary model with micro-batches of this size; None where memory does not suffice."""
+    """Time steps of a temporary model with micro-batches of this size; return None where memory does not suffice."""
     config = with_size(config, size)
     try:
         return _timed(config, device)
     except torch.OutOfMemoryError as error:
-        traceback.clear_frames(error.__traceback__)  # they hold the tensors
+        traceback.clear_frames(error.__traceback__)  # the frames hold the tensors
         return None
     finally:
         _empty(device)
@@ -143,7 +143,7 @@ def _timed(config: Config, device: str) -> MicroBatchTrial:
 
 
 def _model(config: Config, device: str) -> nn.Module:
-    """Initial weights, created on the device: the time of a step does not depend on their seed."""
+    """Return a model with initial weights, created on the device: the time of a step does not depend on their seed."""
     if not has_layers(config.model):
         model = build_model(config.model, seed=config.seed).to(device)
     else:
@@ -162,7 +162,7 @@ def _model(config: Config, device: str) -> nn.Module:
 
 @contextlib.contextmanager
 def explaining_memory(config: Config, plan: TrainingPlan, module: CausalLM) -> Iterator[None]:
-    """Turns running out of GPU memory into an error that names the largest micro-batch that fits."""
+    """Turn running out of GPU memory into an error that names the largest micro-batch that fits."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -199,17 +199,17 @@ def out_of_memory(config: Config, plan: TrainingPlan, used_bytes: int) -> str:
 
 
 def _release(module: CausalLM) -> None:
-    """Frees the memory of a failed run, so that trials have an empty GPU."""
+    """Free the memory of a failed run, so that trials have an empty GPU."""
     trainer = module.trainer
     trainer.strategy.optimizers = []
-    module.loss = lm_loss  # the one before may hold graphs
+    module.loss = lm_loss  # the former loss may hold graphs
     for parameter in module.parameters():
         parameter.grad = None
         parameter.data = torch.empty(0, device=parameter.device)
 
 
 def _estimate(config: Config, device: str, plan: TrainingPlan | None = None) -> int:
-    """The largest micro-batch by the planner's estimate of memory."""
+    """Return the largest micro-batch by the planner's estimate of memory."""
     if not has_layers(config.model):
         return 1
     memory = torch.cuda.get_device_properties(0).total_memory if device == "cuda" else 8 * 1024 * MIB
@@ -217,12 +217,12 @@ def _estimate(config: Config, device: str, plan: TrainingPlan | None = None) -> 
 
 
 def _compiles(config: Config, device: str) -> bool:
-    """The size of the micro-batch does not decide it, so any will do."""
+    """Return whether the loss is compiled. The size of the micro-batch does not decide that, so any will do."""
     return choose_loss(with_size(config, 1), device).kind == "compiled"
 
 
 def _sizes(config: Config) -> list[int]:
-    """Powers of two that divide a step's sequences."""
+    """Return the powers of two that divide a step's sequences."""
     sequences = config.trainer.batch_tokens // config.trainer.sequence_length
     return [1 << power for power in range(sequences.bit_length()) if sequences % (1 << power) == 0]
 

@@ -33,7 +33,7 @@ from .resume import ResumeCheck, build_start_model, check_resume, data_hashes, s
 class OpenedRun:
     """A run that is ready for an attempt."""
 
-    record: RunRecord  # as it will be saved; of a new run it is not in the store yet
+    record: RunRecord  # as it will be saved; that of a new run is not in the store yet
     prepared: Prepared
     tokenizer: Tokenizer
     data: TokenDataModule
@@ -43,7 +43,7 @@ class OpenedRun:
 
 
 def open_run(context: RunContext) -> OpenedRun:
-    """All ranks call this together. Raises where the run cannot be started or resumed as configured."""
+    """Open the run, or raise an error if it cannot start or resume as configured. All ranks call this together."""
     config = context.config
     store = context.store
     ranks = context.ranks
@@ -106,7 +106,7 @@ def _make_data(
 
 
 def _make_record(context: RunContext, sources: list[Prepared], parameters: int, parent: str | None) -> RunRecord:
-    """The record of the run with its present settings and hardware, or a new one."""
+    """Return the record of the run with its present settings and hardware, or a new one."""
     config = context.config
     start = context.start
     hardware = {

@@ -9,22 +9,22 @@ from ..config import BudgetConfig, format_seconds
 from ..planning import Budget
 from ..runs import Meter
 
-# steps of the attempt that are timed: those before them wait for compilers and caches
+# First and last step of the attempt that are timed: those before them wait for compilers and caches.
 FIRST = 10
 LAST = 19
-SLOWER = 1.1  # than planned, from which it is reported though the budget is enough
+SLOWER = 1.1  # ratio to the plan from which slowness is reported even if the budget suffices
 
 
 @dataclass(frozen=True)
 class OverrunVerdict:
-    """What the run will cost, and whether it must stop for that."""
+    """The cost that is projected for the run, and whether the run must stop for it."""
 
     text: str
     stops: bool
 
 
 class OverrunWatch:
-    """Times steps 10 to 19 of an attempt and projects the rest of the run from the slowest of them.
+    """A watch that times steps 10 to 19 of an attempt and projects the rest of the run from the slowest of them.
 
     `settle` waits for the device, so that a step's time is its own. Steps are timed without evaluations and saves.
     """
@@ -42,7 +42,7 @@ class OverrunWatch:
         self.verdict: OverrunVerdict | None = None
 
     def after_step(self, step: int, training_seconds: Callable[[], float]) -> OverrunVerdict | None:
-        """Called after each step; returns the verdict once, after the 20th step of the attempt."""
+        """Return the verdict once, after the 20th step of the attempt. This is called after each step."""
         if self._first_step is None:
             self._first_step = step
         done = step - self._first_step + 1

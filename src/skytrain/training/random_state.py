@@ -16,7 +16,7 @@ from ..jobs import Ranks
 
 
 class RandomState(pl.Callback):
-    """Saves the random generators of every rank with each checkpoint, and restores them on resume."""
+    """A callback that saves the random generators of every rank with each checkpoint, and restores them on resume."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -33,7 +33,7 @@ class RandomState(pl.Callback):
         self._loaded = mine or saved.below(_of_rank(0)).read()
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Restored last, since building the loaders draws random numbers."""
+        """Restore the generators last, since building the loaders draws random numbers."""
         if self._is_mine:
             restore_random_state(self._loaded)
         elif self._loaded:  # there are more ranks than before: a new one gets a state that no other has
@@ -45,12 +45,12 @@ def _of_rank(rank: int) -> str:
 
 
 def seed_of_rank(base: bytes, rank: int) -> int:
-    """A different seed for each rank."""
+    """Return a different seed for each rank."""
     return int.from_bytes(hashlib.sha256(base + rank.to_bytes(4, "big")).digest()[:7], "big")
 
 
 def random_state() -> dict[str, torch.Tensor]:
-    """This rank's generators as tensors; Python's and numpy's are JSON in bytes."""
+    """Return the state of this rank's generators as tensors; Python's and numpy's are JSON in bytes."""
     version, words, gauss = random.getstate()
     numpy_state = np.random.get_state(legacy=True)
     assert isinstance(numpy_state, tuple)

@@ -17,7 +17,7 @@ from .micro_batch import with_micro_batch, with_size
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What a call of `train` asks for in addition to the configuration."""
+    """The options of a call of `train` in addition to the configuration."""
 
     start: Start
     allow_changes: bool  # resume although settings that decide the numbers have changed
@@ -25,7 +25,7 @@ class TrainRequest:
 
 
 def resolve_settings(config: Config, request: TrainRequest, ranks: Ranks, reporter: Reporter) -> Config:
-    """The configuration with nothing left at `auto`. All ranks call this together; rank 0 decides for all of them."""
+    """Return the configuration with nothing left at `auto`. All ranks call this together; rank 0 decides for all."""
     config = ranks.first_does(partial(_resolve_precision, config, request.start))
     if config.parallel.name == "auto":
         device = choose_device(config)
@@ -40,7 +40,7 @@ def resolve_settings(config: Config, request: TrainRequest, ranks: Ranks, report
 
 
 def _resolve_precision(config: Config, start: Start) -> Config:
-    """The precision that the run has used so far; for a new run, the best that this device computes in.
+    """Resolve the precision to the one that the run has used so far; for a new run, to the best of this device.
 
     The run keeps the name that the settings gave it before, so that it is found again on other hardware.
     """
@@ -52,9 +52,9 @@ def _resolve_precision(config: Config, start: Start) -> Config:
 
 
 def _resolve_micro_batch(config: Config, start: Start, ranks: Ranks, reporter: Reporter) -> Config:
-    """The size that a resumed run used before on such a device: another would change the last bits of its losses.
+    """Resolve the micro-batch to the size that a resumed run used before on such a device.
 
-    Where there is none, the fastest size that is measured.
+    Another would change the last bits of its losses. Without such a run, the fastest size is measured.
     """
     if ranks.world_size > 1:
         raise ConfigError(

@@ -10,7 +10,7 @@ from ..parallel import start_at_step
 
 
 class StartAtStep(pl.Callback):
-    """Starts weights without a training state at a chosen step of the schedule, the data and every counter."""
+    """A callback that starts weights without training state at a chosen step of schedule, data and every counter."""
 
     def __init__(self, step: int) -> None:
         self._step = step
@@ -29,7 +29,7 @@ class StartAtStep(pl.Callback):
 
 
 class ApplyOptimizerSettings(pl.Callback):
-    """Puts the configured optimizer settings in place of the restored ones: the user has allowed a change of them."""
+    """A callback that replaces restored optimizer settings with the configured ones, as the user has allowed."""
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         for optimizer, each in zip(trainer.optimizers, trainer.lr_scheduler_configs, strict=True):

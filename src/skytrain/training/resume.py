@@ -33,34 +33,34 @@ from .factory import outline
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """What is restored before the first step of an attempt."""
+    """The state that is restored before the first step of an attempt."""
 
     step: int = 0
     key: str | None = None  # folder of a checkpoint, which is restored whole
     own: bool = False  # that checkpoint is the run's own newest
     weights_key: str | None = None  # folder of a checkpoint of which only the weights are loaded
     weights: str | None = None  # folder or file of another program, which contains weights only
-    store_root: str | None = None  # of the checkpoint's store, where that is not the run's own
+    store_root: str | None = None  # root of the checkpoint's store, where that is not the run's own
     label: str = ""
     changes: tuple[str, ...] = ()  # settings that decide the numbers and differ from the run the checkpoint belongs to
     warnings: tuple[str, ...] = ()  # what was lost
     commit: Commit | None = None  # the run's own checkpoint, verified
 
     def source(self, store: Store) -> Store:
-        """The store that the checkpoint is in."""
+        """Return the store that the checkpoint is in."""
         return store if self.store_root is None else open_store(self.store_root).patient(store.patience_seconds)
 
 
 @dataclass(frozen=True)
 class ResumeCheck:
-    """What has changed since the run was created, and where it resumes."""
+    """The changes since the run was created, and the point where it resumes."""
 
     changes: list[str]
     point: ResumePoint
 
 
 def check_resume(context: RunContext, sources: Sequence[Prepared]) -> ResumeCheck:
-    """Finds what has changed and where to resume. Raises where a run cannot be resumed; writes nothing."""
+    """Find what has changed and where to resume; raise an error if the run cannot be resumed. Nothing is written."""
     changes = find_changes(context, data_hashes(sources))
     point = find_resume_point(context)
     _check_point(context, point, sources[0].tokenizer_id)
@@ -68,7 +68,7 @@ def check_resume(context: RunContext, sources: Sequence[Prepared]) -> ResumeChec
 
 
 def data_hashes(sources: Sequence[Prepared]) -> dict[str, str]:
-    """By split, the hash of its manifest, which contains the hash of every shard."""
+    """Return the hash of each split's manifest, which contains the hash of every shard."""
     return {
         each.prefix(manifest.split): hashlib.sha256(manifest.to_bytes()).hexdigest()
         for each in sources
@@ -78,7 +78,7 @@ def data_hashes(sources: Sequence[Prepared]) -> dict[str, str]:
 
 
 def find_changes(context: RunContext, data: Mapping[str, str]) -> list[str]:
-    """A line for each setting, and each split of the data, that has changed since the run was created.
+    """Return a line for each setting, and each split of the data, that has changed since the run was created.
 
     Settings that decide the numbers may not change within a run, unless the request allows it.
     """
@@ -95,7 +95,7 @@ def find_changes(context: RunContext, data: Mapping[str, str]) -> list[str]:
             f"run {name!r} is a merge of {', '.join(record.merged_from)}, and is not trained itself\n"
             f"  start a run of another name from it: run=NAME --from {name}"
         )
-    # How the data is found may change: what was found is compared.
+    # How the data is found may change: only what was found is compared.
     changes = [line for line in config_changes(record.config, now) if not line.startswith("data.version:")]
     changes += [
         f"data: {split}: {record.data.get(split, 'none')[:12]} -> {data.get(split, 'none')[:12]}"
@@ -116,9 +116,10 @@ def find_changes(context: RunContext, data: Mapping[str, str]) -> list[str]:
 
 
 def find_resume_point(context: RunContext, checked: ResumePoint | None = None) -> ResumePoint:
-    """The run's own newest checkpoint comes first, so that the same command resumes what it has started.
+    """Return the point where training starts.
 
-    `checked` is an earlier result of this function: its checkpoint is not verified a second time.
+    The run's own newest checkpoint comes first, so that the same command resumes what it has started. `checked`
+    is an earlier result of this function: its checkpoint is not verified a second time.
     """
     config = context.config
     store = context.store
@@ -149,7 +150,7 @@ def _newest_intact(store: Store, own: Sequence[Commit], known: Commit | None) ->
 
 
 def _point_in_run(config: Config, store: Store, start: Start, source: str) -> ResumePoint:
-    """A checkpoint of another run, whole or its weights alone."""
+    """Return a checkpoint of another run as the start: the whole of it, or only its weights."""
     other, name, step_text = _parse_source(config, store, source)
     record = load_run(other, name)
     commit = choose_commit(other, record.name, step_text)
@@ -170,7 +171,7 @@ def _point_in_run(config: Config, store: Store, start: Start, source: str) -> Re
 
 
 def start_label(start: Start, point: ResumePoint) -> str | None:
-    """What a new run starts from, with the step of the checkpoint; None for new weights."""
+    """Return what a new run starts from, with the step of the checkpoint; None for new weights."""
     if start.source is None or point.own:
         return None
     if point.weights is not None:
@@ -180,9 +181,9 @@ def start_label(start: Start, point: ResumePoint) -> str | None:
 
 
 def _parse_source(config: Config, store: Store, source: str) -> tuple[Store, str, str]:
-    """The store, the run and the step (or '') that `source` names.
+    """Return the store, the run and the step (or '') that `source` names.
 
-    It is RUN, RUN@STEP, or a path or URL that ends in runs/RUN or runs/RUN@STEP.
+    A source is RUN, RUN@STEP, or a path or URL that ends in runs/RUN or runs/RUN@STEP.
     """
     root, found, name = source.rpartition("/runs/")
     if not found:
@@ -199,13 +200,13 @@ def _parse_source(config: Config, store: Store, source: str) -> tuple[Store, str
 
 
 def _check_point(context: RunContext, point: ResumePoint, tokenizer_id: str) -> None:
-    """Raises where resuming from `point` could only fail later, before anything is written."""
+    """Raise an error, before anything is written, where resuming from `point` could only fail later."""
     stop_step = context.plan.stop_step
     if not point.own and point.step >= stop_step:
         raise SkytrainError(
             f"--from {point.label}: that is step {point.step}, and training ends at step {stop_step}: "
             "nothing would be left to train\n"
-            "  raise trainer.steps, or load the weights alone at an earlier step: --weights-only --at-step N"
+            "  raise trainer.steps, or load only the weights at an earlier step: --weights-only --at-step N"
         )
     key = point.key or point.weights_key
     if key is not None:
@@ -216,7 +217,7 @@ def _check_point(context: RunContext, point: ResumePoint, tokenizer_id: str) -> 
 
 
 def find_lost_metrics(store: Store, run: str, point: ResumePoint, log_every: int) -> list[str]:
-    """A line where metrics of steps before the resume point are missing in the store."""
+    """Return a line if metrics of steps before the resume point are missing in the store."""
     expected = point.step - point.step % log_every
     there = last_metrics(store, run).get("step", 0) if point.own and expected else expected
     if there >= expected:
@@ -225,12 +226,12 @@ def find_lost_metrics(store: Store, run: str, point: ResumePoint, log_every: int
 
 
 def fetch_checkpoint(store: Store, run: str, point: ResumePoint) -> ResumePoint:
-    """Copies a checkpoint of another store into the run's folder, so that the run depends on nothing elsewhere."""
+    """Copy a checkpoint of another store into the run's folder, so that the run depends on nothing elsewhere."""
     if point.key is None or point.store_root is None:
         return point
     source = point.source(store)
     target = f"runs/{run}/start"
-    # Commit markers last, as when the checkpoint was written.
+    # Commit markers are copied last, as when the checkpoint was written.
     stats = sorted(source.list(point.key), key=lambda stat: ("COMMITTED" in stat.key, stat.key))
     with tempfile.TemporaryDirectory(prefix="skytrain-start-") as scratch:
         for stat in stats:
@@ -241,7 +242,7 @@ def fetch_checkpoint(store: Store, run: str, point: ResumePoint) -> ResumePoint:
 
 
 def build_start_model(config: Config, store: Store, point: ResumePoint) -> nn.Module:
-    """The model that training starts with; without weights where a whole checkpoint is restored into it later."""
+    """Build the model that training starts with, without weights where a whole checkpoint is restored into it later."""
     if point.weights_key is not None:
         model = build_model(config.model, seed=config.seed, start_weights=False)
         load_weights(model, open_checkpoint(point.source(store), point.weights_key).model)

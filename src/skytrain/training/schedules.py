@@ -6,18 +6,18 @@ import math
 
 from ..config import ConstantScheduleConfig, LRScheduleConfig, WSDScheduleConfig
 
-SHORTENED_WARMUP = 0.1  # of the run, where the configured warm-up is longer than the whole run
+SHORTENED_WARMUP = 0.1  # fraction of the run, where the configured warm-up is longer than the whole run
 
 
 def warmup_steps(schedule: LRScheduleConfig, total_steps: int) -> int:
-    """Steps of warm-up in a run of this length: as configured, or a tenth of a run that is shorter than its warm-up."""
+    """Return the steps of warm-up: as configured, or a tenth of a run that is shorter than its warm-up."""
     if schedule.warmup_steps <= total_steps:
         return schedule.warmup_steps
     return max(1, round(SHORTENED_WARMUP * total_steps))
 
 
 def learning_rate(schedule: LRScheduleConfig, step: int, total_steps: int) -> float:
-    """The fraction of the peak learning rate that optimizer step `step` (from 0) uses.
+    """Return the fraction of the peak learning rate that optimizer step `step` (from 0) uses.
 
     Warm-up is linear and reaches the peak at its last step; its first step is already above zero, as in llm.c.
     """
@@ -37,5 +37,5 @@ def learning_rate(schedule: LRScheduleConfig, step: int, total_steps: int) -> fl
 
 
 def _blend(progress: float, final: float) -> float:
-    """From 1 at progress 0 to `final` at progress 1."""
+    """Return a factor that falls from 1 at progress 0 to `final` at progress 1, linearly."""
     return 1.0 + (final - 1.0) * progress

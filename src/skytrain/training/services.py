@@ -44,23 +44,23 @@ from ..storage import Store
 from .context import RunContext
 from .interruptions import NoticeWatch
 
-SYNC_SECONDS = 5.0  # for which one operation of the sync thread is retried; the thread tries again in its next round
-WAITING_SECONDS = 30.0  # between two readings of what hosts that wait have cost
-IDLE_SECONDS = 60.0  # between two attempts, above which their cost is reported
-GIVE_UP_SECONDS = 5.0  # for the last lines of an attempt that failed
+SYNC_SECONDS = 5.0  # how long one operation of the sync thread is retried; the thread tries again in its next round
+WAITING_SECONDS = 30.0  # time between two readings of what waiting hosts have cost
+IDLE_SECONDS = 60.0  # time between two attempts above which its cost is reported
+GIVE_UP_SECONDS = 5.0  # time allowed for the last lines of an attempt that failed
 
 
 @dataclass(frozen=True)
 class Host:
     """This machine as AWS describes it; empty on ranks other than local rank 0."""
 
-    metadata: Metadata | None = None  # of an EC2 instance, even if it does not answer now
+    metadata: Metadata | None = None  # the service of an EC2 instance, even if it does not answer now
     instance: Ec2Instance | None = None
     on_ec2: bool = False
 
 
 def find_host(ranks: Ranks, reporter: Reporter) -> Host:
-    """Queried by local rank 0 for all ranks of this machine."""
+    """Return this machine as AWS describes it. Only local rank 0 asks; other ranks get an empty `Host`."""
     if ranks.local_rank != 0:
         return Host()
     metadata = find_metadata()
@@ -77,7 +77,7 @@ def find_host(ranks: Ranks, reporter: Reporter) -> Host:
 
 
 def start_meter(context: RunContext, host: Host, spent: Spend) -> Meter:
-    """Counts all machines of the job at the price of rank 0's; all ranks call this together."""
+    """Start to count all machines of the job, at the price of rank 0's machine. All ranks call this together."""
     budget = context.config.budget
     ranks = context.ranks
     reporter = context.reporter
@@ -115,7 +115,7 @@ def _price(budget: BudgetConfig, host: Host) -> float | None:
 
 
 def spent_before(store: Store, run: str, own_checkpoint: str | None) -> Spend:
-    """What the run has cost before this attempt.
+    """Return what the run has cost before this attempt.
 
     Its newest checkpoint has a record of it too, in case a spend stream is lost.
     """
@@ -127,7 +127,7 @@ def spent_before(store: Store, run: str, own_checkpoint: str | None) -> Spend:
 
 
 class TakeoverWatch:
-    """Checks whether a newer attempt at the run has started; `found` says which."""
+    """A watch for a newer attempt at the run; `found` says which has started."""
 
     def __init__(self, store: Store, run: str, attempt: int) -> None:
         self._store = store
@@ -143,7 +143,7 @@ class TakeoverWatch:
 
 
 class StopWatch:
-    """Reads whether `skytrain stop` was asked for; `found` is the request."""
+    """A watch for `skytrain stop`; `found` is the request."""
 
     def __init__(self, store: Store, run: str, attempt: int) -> None:
         self._store = store
@@ -157,7 +157,7 @@ class StopWatch:
 
 
 class WaitingHosts:
-    """Adds the cost of hosts that wait to the meter of those that train."""
+    """A watch that adds the cost of hosts that wait to the meter of those that train."""
 
     def __init__(self, spends: HostSpends, meter: Meter) -> None:
         self._spends = spends
@@ -172,7 +172,7 @@ class WaitingHosts:
 
 @dataclass(frozen=True)
 class RunServices:
-    """What the callbacks of a rank use while an attempt lasts."""
+    """The services that a rank's callbacks use during an attempt."""
 
     reporter: Reporter
     metrics: MetricsWriter
@@ -187,7 +187,7 @@ class RunServices:
     meter: Meter
 
     def start_heartbeat(self, facts: Callable[[], dict[str, Any]]) -> None:
-        """Writes `facts` to the attempt's spend stream every few seconds: its step and what it has cost."""
+        """Write `facts` to the attempt's spend stream every few seconds: its step and what it has cost."""
         if self.spend is not None:
             spend = self.spend
             self.sync.each_time(lambda: spend.write({"at": now(), **facts()}))
@@ -195,7 +195,7 @@ class RunServices:
 
 @contextmanager
 def run_services(context: RunContext, attempt: int, host: Host, meter: Meter) -> Iterator[RunServices]:
-    """For the time of an attempt. At its end the last lines are synced to the store, with the traceback of an error."""
+    """Run the services of an attempt. At its end the last lines are synced to the store, with an error's traceback."""
     config = context.config
     run = context.run
     ranks = context.ranks
@@ -257,7 +257,7 @@ def run_services(context: RunContext, attempt: int, host: Host, meter: Meter) ->
 
 @contextmanager
 def _served_page(context: RunContext, attempt: int, meter: Meter) -> Iterator[MetricsPage | None]:
-    """The page that Prometheus reads; None on other ranks than rank 0, and where no port is set."""
+    """Serve and yield the page that Prometheus reads; None on ranks other than 0, and where no port is set."""
     settings = context.config.metrics
     reporter = context.reporter
     if not context.ranks.first or settings.prometheus_port is None:
@@ -273,9 +273,9 @@ def _served_page(context: RunContext, attempt: int, meter: Meter) -> Iterator[Me
 
 @contextmanager
 def _tensorboard_folder(store: Store, run: str, sync: Sync) -> Iterator[Path]:
-    """A local folder for event files, which are appended to.
+    """Yield a local folder for event files, which are appended to.
 
-    On file:// it is the run's own; elsewhere a temporary one, which is synced.
+    On file:// it is the run's own folder; elsewhere it is a temporary one, which is synced.
     """
     key = events_key(run)
     local = store.local_path(key)

@@ -67,7 +67,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Optimization:
-    """How weights are updated: by which optimizer, at which rates, with gradients clipped to which norm."""
+    """The settings by which weights are updated: optimizer, rates and the norm that gradients are clipped to."""
 
     optimizer: OptimizerConfig
     schedule: LRScheduleConfig
@@ -76,7 +76,7 @@ class Optimization:
 
 
 class CausalLM(pl.LightningModule):
-    """Trains `model` to predict the next token.
+    """A Lightning module that trains `model` to predict the next token.
 
     `loss` is the loss function that `choose_loss` selected. A mesh strategy, which holds the model in parts,
     computes loss and gradient norm itself.
@@ -172,7 +172,7 @@ class CausalLM(pl.LightningModule):
                 parameter.grad = None  # optimizers skip parameters without a gradient: no step, no decay, no momentum
 
     def clip_to_norm(self, max_norm: float) -> torch.Tensor:
-        """Clip in place, and return the norm before clipping; an infinite limit only measures it."""
+        """Clip the gradients in place, and return the norm before clipping; an infinite limit only measures it."""
         strategy = self.trainer.strategy
         clip = strategy.clip_gradients if isinstance(strategy, MeshStrategy) else nn.utils.clip_grad_norm_
         return clip(self.model.parameters(), max_norm)
@@ -180,7 +180,7 @@ class CausalLM(pl.LightningModule):
     def must_skip_update(self, norm: torch.Tensor) -> bool:
         """Return whether the guard rejects this step's update; keep the norm of its gradients.
 
-        Raises where the run must stop.
+        An error is raised where the run must stop.
         """
         self._record_norm(norm)
         if self._guard is None:
@@ -190,7 +190,7 @@ class CausalLM(pl.LightningModule):
         return self._guard.rejects(loss, float(norm), self.global_step)
 
     def check_last_update(self) -> None:
-        """Raise if the last update was skipped on the device because its gradients were not finite."""
+        """Raise an error if the last update was skipped on the device because its gradients were not finite."""
         if self._late_guard is not None:
             self._late_guard.check_last_update()
 
@@ -212,7 +212,7 @@ class CausalLM(pl.LightningModule):
     def take_loss(self, micro_batches: int) -> float:
         """Return the mean loss of the last step over all ranks.
 
-        Waits for the device and forgets the losses, so call it only when a line is logged.
+        This waits for the device and forgets the losses, so call it only when a line is logged.
         """
         self.check_last_update()
         mean = torch.stack(self._losses[-micro_batches:]).float().mean()
@@ -277,7 +277,7 @@ class CausalLM(pl.LightningModule):
         batch = self._with_rows_of_all_ranks(batch)
         targets = batch.targets
         loss, _ = split_auxiliary(self.compute_loss(batch))
-        # In whole sequences, so that batches without padding count for exactly as many as they have.
+        # Counted in whole sequences, so that batches without padding count for exactly as many as they have.
         sequences = count_targets(targets) / targets.size(1) * bool(rows)
         return weighted(loss.detach().double(), sequences, targets), sequences
 

@@ -1,4 +1,4 @@
-"""Which rank holds up the others. All ranks step together, so the step time alone does not show it."""
+"""The rank that holds up the others. All ranks step together, so the step time by itself does not show it."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ..parallel import blocks_of
 from ..runs import Reporter
 from .callbacks import AtStep, StepLog
 
-SLOW = 1.3  # times the median gives a warning,
-WORTH = 0.05  # if a step would take this share less time without it,
-PATIENCE = 5  # this many measurements in a row
-WHOLE_STEP = 3.0  # forward passes: the backward pass takes as long as two
+SLOW = 1.3  # a rank that takes this many times the median gives a warning,
+WORTH = 0.05  # if a step would take less time by this fraction without it,
+PATIENCE = 5  # in this many measurements in a row
+WHOLE_STEP = 3.0  # duration in forward passes: the backward pass takes as long as two
 
 
 @dataclass(frozen=True)
 class RankTime:
     """The time of one rank's own work in a step, without waiting for other ranks."""
 
-    data_ms: float  # waiting for the loader
-    forward_ms: float  # in its blocks
-    blocks: int  # that were timed; 0 where they cannot be
+    data_ms: float  # time spent waiting for the loader
+    forward_ms: float  # time in the rank's blocks
+    blocks: int  # number of blocks timed; 0 where they cannot be
 
     def own_ms(self, blocks: float) -> float:
-        """Scaled to `blocks` blocks: pipeline ranks may hold more of them than others."""
+        """Return the time scaled to `blocks` blocks: some pipeline ranks hold more of them than others."""
         return self.data_ms + WHOLE_STEP * self.forward_ms / self.blocks * blocks
 
 
@@ -42,7 +42,7 @@ class RankTime:
 class Straggler:
     rank: int
     own_ms: float
-    median_ms: float  # of all ranks
+    median_ms: float  # median of all ranks
 
     @property
     def ratio(self) -> float:
@@ -50,7 +50,7 @@ class Straggler:
 
 
 def find_straggler(times: Sequence[RankTime]) -> Straggler | None:
-    """The slowest rank compared with the median; None where nothing was timed."""
+    """Return the slowest rank compared with the median; None where nothing was timed."""
     if not all(each.blocks for each in times):
         return None
     blocks = statistics.mean(each.blocks for each in times)
@@ -61,7 +61,7 @@ def find_straggler(times: Sequence[RankTime]) -> Straggler | None:
 
 
 class BlockTimer:
-    """Times the forward pass of each block on its device, inside the hooks that gather its weights."""
+    """A timer of each block's forward pass on its device, inside the hooks that gather its weights."""
 
     def __init__(self, blocks: Sequence[nn.Module], device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -88,7 +88,7 @@ class BlockTimer:
             self._marks.append((self._began, self._now()))
 
     def take(self) -> tuple[float, int]:
-        """Milliseconds and blocks since the last call. On a GPU their work must be done."""
+        """Return the milliseconds and blocks timed since the last call. A GPU must have finished their work."""
         marks, self._marks = self._marks, []
         if self._cuda:
             return sum(begin.elapsed_time(end) for begin, end in marks), len(marks)
@@ -98,7 +98,7 @@ class BlockTimer:
 def watch_ranks(
     config: Config, ranks: Ranks, log: StepLog, reporter: Reporter, watchdog: Watchdog | None
 ) -> list[pl.Callback]:
-    """The callback that finds stragglers, where there is more than one rank."""
+    """Return the callback that finds stragglers, where there is more than one rank."""
     if ranks.world_size == 1:
         return []
     # A model that is compiled whole has no blocks left to time.
@@ -107,7 +107,7 @@ def watch_ranks(
 
 
 class Stragglers(AtStep):
-    """Tells the watchdog of each step, and logs the slowest rank every `every` steps.
+    """A callback that tells the watchdog of each step, and logs the slowest rank every `every` steps.
 
     The metrics are `perf/slowest_rank` and `perf/straggler_ratio`.
     """
@@ -165,7 +165,7 @@ class Stragglers(AtStep):
         self._warn_if_slow(found, step, step_ms)
 
     def _gather(self, own: RankTime) -> list[RankTime]:
-        """Over the CPU, without waiting for the GPU."""
+        """Gather the times of all ranks over the CPU, without waiting for the GPU."""
         mine = torch.tensor([own.data_ms, own.forward_ms, float(own.blocks)], dtype=torch.float64)
         of_all_ranks = [torch.empty_like(mine) for _ in range(self._ranks.world_size)]
         dist.all_gather(of_all_ranks, mine)

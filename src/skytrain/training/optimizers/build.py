@@ -12,7 +12,7 @@ from .groups import groups_with_matrices_apart, parameter_groups
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, *, fused: bool) -> torch.optim.Optimizer:
-    """`fused` asks for the fused kernel of an optimizer that has one."""
+    """Build the configured optimizer; `fused` asks for the fused kernel of one that has it."""
     arguments = dict(config.arguments())
     group_parameters = groups_with_matrices_apart if config.facts.whole_matrices else parameter_groups
     groups = group_parameters(model, config.lr, config.weight_decay, arguments.get("eps"))

@@ -9,15 +9,16 @@ from torch import nn
 from ...config import has_layers
 from ...models import UpdateScales, update_scales
 
-HIDDEN_MATRICES = "hidden_matrices"  # marks a group of them
+HIDDEN_MATRICES = "hidden_matrices"  # key that marks their group
 
 
 def parameter_groups(
     model: nn.Module, lr: float, weight_decay: float, eps: float | None = None, only: set[str] | None = None
 ) -> list[dict[str, Any]]:
-    """Weights of two or more dimensions decay; biases and norms do not. What shares all its settings is one group.
+    """Return one group of parameters for each combination of settings.
 
-    `lr`, `weight_decay` and `eps` are those of the base model; the decoder's parametrization scales them for each parameter.
+    Weights of two or more dimensions decay; biases and norms do not. `lr`, `weight_decay` and `eps` are those of the
+    base model; the decoder's parametrization scales them for each parameter.
     """
     groups: dict[tuple[float, float, float], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
@@ -41,7 +42,7 @@ def _scales(model: nn.Module, name: str, parameter: nn.Parameter) -> UpdateScale
 def groups_with_matrices_apart(
     model: nn.Module, lr: float, weight_decay: float, eps: float | None = None
 ) -> list[dict[str, Any]]:
-    """As `parameter_groups`, with the hidden matrices in a first group, marked `hidden_matrices`.
+    """Return the groups of `parameter_groups`, but with the hidden matrices in a first group, marked `hidden_matrices`.
 
     That group has the base model's learning rate and decay: an optimizer that treats matrices as matrices makes steps of the
     same size at any width, so the parametrization's smaller rates are not for it.
@@ -56,7 +57,10 @@ def groups_with_matrices_apart(
 
 
 def hidden_matrices(model: nn.Module) -> set[str]:
-    """Names of the weights of linear layers, but for the head: one shared with an embedding, or of the vocabulary's height."""
+    """Return the names of the weights of linear layers other than the head.
+
+    A head shares its weight with an embedding, or has the height of the vocabulary.
+    """
     config = getattr(model, "config", None)
     if has_layers(config):
         return {

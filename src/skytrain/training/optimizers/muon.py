@@ -41,7 +41,7 @@ class Muon(torch.optim.Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """The parts work on this optimizer's groups and state themselves, not on copies."""
+        """Make the parts work on this optimizer's own groups and state, not on copies."""
         groups = iter(self.param_groups)
         for part, count in zip(self._parts, self._counts, strict=True):
             part.param_groups = [next(groups) for _ in range(count)]
