@@ -51,6 +51,7 @@ def test_the_settings_page_is_what_the_schema_says():
         ("data.workers", ["Processes that prepare data", "only speed, place or reporting", "null"]),
         ("optimizer", ["optimizer=adamw, optimizer=custom, optimizer=lion, optimizer=muon", "optimizer.beta2", "Lion"]),
         ("data/cleaning", ["data.cleaning.pii.emails", "Replace e-mail addresses"]),
+        ("cloud.kind", ["cloud.eks.job_kind"]),  # its former name
     ],
 )
 def test_a_setting_or_group_is_explained(key, parts):

@@ -21,6 +21,7 @@ from .plugins import load_class
 from .schema import Config, Declared, flatten, tag_of
 from .schema.kinds import OneOf, Range, Unit
 from .schema.walk import fields_of, groups_in
+from .upgrades import RENAMED
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,7 @@ def explain(key: str) -> list[Explained] | list[Section]:
     Raises ConfigError, suggesting the nearest name, if `key` is neither.
     """
     key = key.replace("/", ".")
+    key = RENAMED.get(key, key)
     if settings := _settings().get(key):
         return _without_repeats(settings)
     if sections := [one for one in all_sections() if one.key == key or one.key.startswith(f"{key}.")]:
