@@ -95,7 +95,7 @@ class Blend:
         if len(self.splits) == 1:
             return batch_of(*self.splits[0].arrays(windows, length, document_starts=document_starts))
         masked = any(split.masked for split in self.splits)
-        made = empty_arrays(len(windows), length, masked=masked, document_starts=document_starts)
+        made = empty_arrays(len(windows), length, masked, document_starts)
         sources = np.searchsorted(self.first_window, windows, side="right") - 1
         for source in set(sources.tolist()):
             here = np.flatnonzero(sources == source)

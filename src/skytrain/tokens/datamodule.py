@@ -300,9 +300,11 @@ class TrainLoader(DataLoader[Batch]):
     def _in_this_process(self) -> Iterator[Batch]:
         # The overhead of torch's own iterator is as large as the time to gather a batch.
         assert self.batch_sampler is not None
+        read = self.dataset.__getitems__  # type: ignore[attr-defined]
+        pinned = self.pin_memory
         for windows in self.batch_sampler:
-            batch = self.dataset.__getitems__(windows)  # type: ignore[attr-defined]
-            yield batch.pin_memory() if self.pin_memory else batch
+            batch = read(windows)
+            yield batch.pin_memory() if pinned else batch
 
     def state_dict(self) -> dict[str, Any]:
         return self.module.state_dict()

@@ -51,6 +51,8 @@ class PackedSplit(TokenSplit):
     first of each document is predicted exactly once. With a loss mask, only tokens that it names are predicted.
     """
 
+    masked = True
+
     def __init__(self, *arguments: Any, ends: list[np.ndarray], masks: LossMasks | None = None) -> None:
         super().__init__(*arguments)
         self.ends = ends  # for each shard, the end offset of each document, in tokens
@@ -111,10 +113,6 @@ class PackedSplit(TokenSplit):
             # If there is room, the end of the last document is predicted too; a window's first token never is.
             found[here] = held + (held <= sequence_length) - 1 - packing.continued[inside]
         return found
-
-    @property
-    def masked(self) -> bool:
-        return True
 
     def fill(self, rows: tuple[Rows, Rows | None, Rows | None], windows: np.ndarray, sequence_length: int) -> None:
         """Write the pieces of each window into its row, and padding after them.

@@ -43,7 +43,7 @@ Rows = Iterable[np.ndarray]
 BatchArrays = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
 
 
-def empty_arrays(rows: int, length: int, *, masked: bool, document_starts: bool) -> BatchArrays:
+def empty_arrays(rows: int, length: int, masked: bool, document_starts: bool) -> BatchArrays:
     """Allocate the arrays of a batch, which splits fill row by row."""
     return (
         np.empty((rows, length + 1), dtype=np.int64),
@@ -58,6 +58,8 @@ class TokenSplit:
     A window is `sequence_length + 1` tokens, inputs and shifted targets, cut from one shard with a stride of
     `sequence_length`. The remainder at the end of a shard, shorter than a window, is not read.
     """
+
+    masked = False  # whether some targets of its windows may not count
 
     def __init__(
         self,
@@ -180,11 +182,6 @@ class TokenSplit:
         covered = counts * sequence_length + (counts > 0)
         return self.manifest.tokens - int(covered.sum())
 
-    @property
-    def masked(self) -> bool:
-        """Whether some targets of its windows may not count."""
-        return False
-
     def batch(self, windows: np.ndarray, sequence_length: int, *, document_starts: bool = False) -> Batch:
         """Return these windows as a batch, with the places where documents begin if `document_starts`."""
         from .batch import batch_of  # imports torch, which preparing data does without
@@ -193,7 +190,7 @@ class TokenSplit:
 
     def arrays(self, windows: np.ndarray, sequence_length: int, *, document_starts: bool = False) -> BatchArrays:
         """Return the arrays of `batch`."""
-        made = empty_arrays(len(windows), sequence_length, masked=self.masked, document_starts=document_starts)
+        made = empty_arrays(len(windows), sequence_length, self.masked, document_starts)
         self.fill(made, windows, sequence_length)
         return made
 
