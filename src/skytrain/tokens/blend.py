@@ -51,6 +51,7 @@ class Blend:
             for name, split in sources.items()
         ]
         self.mixture = Mixture(self.names, phases) if len(sources) > 1 else None
+        self.masked = any(split.masked for split in self.splits)
         if shuffle == "blocks":
             for split in self.splits:
                 split.most_maps = 2 * block_shards + 2  # a batch may span two blocks, and workers lag a little
@@ -94,15 +95,18 @@ class Blend:
         length = self.sequence_length
         if len(self.splits) == 1:
             return batch_of(*self.splits[0].arrays(windows, length, document_starts=document_starts))
-        masked = any(split.masked for split in self.splits)
-        made = empty_arrays(len(windows), length, masked, document_starts)
+        made = empty_arrays(len(windows), length, self.masked, document_starts)
+        tokens, mask, starts = made
         sources = np.searchsorted(self.first_window, windows, side="right") - 1
         for source in set(sources.tolist()):
-            here = np.flatnonzero(sources == source)
+            here = (sources == source).nonzero()[0]
             at = here.tolist()
-            tokens, mask, starts = (None if array is None else [array[row] for row in at] for array in made)
-            assert tokens is not None
-            self.splits[source].fill((tokens, mask, starts), windows[here] - self.first_window[source], length)
+            rows = (
+                [tokens[row] for row in at],
+                None if mask is None else [mask[row] for row in at],
+                None if starts is None else [starts[row] for row in at],
+            )
+            self.splits[source].fill(rows, windows[here] - self.first_window[source], length)
         return batch_of(*made)
 
     def targets(self, positions: np.ndarray) -> int | None:
