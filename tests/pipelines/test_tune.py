@@ -78,7 +78,7 @@ def test_a_killed_sweep_continues_with_the_same_command_and_pays_no_trial_twice(
     assert schedule["model"]["width"] in (16, 32) and schedule["seed"] == config.seed
     assert len(tuned.conclusion.lines()) == 3 and "optimizer.lr=" in tuned.final_overrides
     assert {one.strategy for one in tuned.others} >= {"ladder", "greedy", "tpe"}
-    assert "answer" in compare_sweeps(config, "s", "s")
+    assert "answer" in [row[0] for row in compare_sweeps(config, "s", "s")]
     written = {stat.key: stat.modified for stat in store.list("sweeps/s/ledger/")}
     again = tune(config, Silent())  # there is nothing left to buy: reading the answer is free
     assert again.conclusion.answer == tuned.conclusion.answer and len(calls) == len(set(calls)) + 1
