@@ -134,7 +134,7 @@ Way = tuple[Callable[[], Any], Callable[[], Any]]
 
 
 def ways(state: dict[str, torch.Tensor], targets: dict[str, torch.Tensor], folder: Path, device: str) -> dict[str, Way]:
-    """By name, how to save the state below `folder`, and how to load it from there."""
+    """Return, by name, how to save the state below `folder`, and how to load it from there."""
     store = open_store(str(folder))
     file = folder / "torch.pt"
     plain = folder / "dcp"

@@ -85,7 +85,7 @@ def curve(kind: str, axis: str, sizes: tuple[int, ...], steps: int) -> dict[str,
 
 
 def slope(sizes: tuple[int, ...], values: list[float]) -> float:
-    """Of a straight line through log(value) over log(size)."""
+    """Return the slope of a straight line through log(value) over log(size)."""
     x = [math.log(size) for size in sizes]
     y = [math.log(value) for value in values]
     mx = sum(x) / len(x)

@@ -117,7 +117,7 @@ def peaks(model: str, modes: dict[str, tuple[str, ...]]) -> dict[str, int]:
 
 
 def measure(model: str, modes: dict[str, tuple[str, ...]]) -> dict[str, int]:
-    """By mode, the peak of the rank that needs most."""
+    """Return, by mode, the peak of the rank that needs most."""
     seen = run_ranks(RANKS, peaks, model, modes)
     return {name: max(rank[name] for rank in seen) for name in modes}
 

@@ -59,7 +59,7 @@ def memory_error(row: Row) -> float | None:
 
 
 def largest(found: Row) -> list[Row]:
-    """For each mode, the largest micro-batch that is called fitting now, and what the attempts say of it and of a quarter more."""
+    """Return, for each mode, the largest micro-batch that is called fitting now, and what the attempts say of it and of a quarter more."""
     rows = []
     for mode in dict.fromkeys(tuple(row[key] for key in MODE) for row in found["largest"]):
         tried = [row for row in found["largest"] if tuple(row[key] for key in MODE) == mode]

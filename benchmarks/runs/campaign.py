@@ -94,7 +94,7 @@ class Campaign(ABC, Generic[Disturbance]):
 
     @property
     def store_root(self) -> str:
-        """Where the runs are; the data is prepared there."""
+        """Return where the runs are; the data is prepared there."""
         return str(self.root)
 
     def log(self, run: str) -> Path:

@@ -11,14 +11,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ..planning import GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH, IPV4_USD_PER_HOUR, Market, load_catalog
+from ..planning import GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH, IPV4_USD_PER_HOUR, Market, cluster_prices, load_catalog
 from .calls import Call
 from .errors import CloudError
 from .session import AwsSession
 from .tags import PROJECT, Tags, project_filter, read_tags
 
-EKS_USD_PER_HOUR = 0.10  # of the control plane, while its version has standard support; nodes are instances
-NAT_USD_PER_HOUR = 0.045  # and as much for each GB that passes
 # Dollars per GB and month.
 LOG_USD_PER_GB = 0.03
 SNAPSHOT_USD_PER_GB = 0.05  # for the volume's size, which is the largest that a snapshot can be
@@ -238,7 +236,7 @@ def _find_eks_clusters(session: AwsSession, region: str) -> Iterator[CloudResour
             tags=tags,
             state=cluster.get("status", ""),
             created_at=cluster.get("createdAt"),
-            usd_per_hour=EKS_USD_PER_HOUR,
+            usd_per_hour=cluster_prices()["eks-cluster"].usd_per_hour,  # the control plane; nodes are instances
             facts={"nodegroups": groups},
         )
 
@@ -751,7 +749,7 @@ _TABLE = (
             keep=lambda gateway: gateway["State"] in ("pending", "available"),
             state="State",
             created="CreateTime",
-            usd_per_hour=NAT_USD_PER_HOUR,
+            usd_per_hour=lambda gateway: cluster_prices()["nat-gateway"].usd_per_hour,  # without the data that passes
         ),
         delete=keep_all,
         reads=("ec2:DescribeNatGateways",),

@@ -13,6 +13,7 @@ from .cluster_costs import (
     ClusterCosts as ClusterCosts,
     ClusterMachines as ClusterMachines,
     CostLine as CostLine,
+    cluster_prices as cluster_prices,
     price_cluster as price_cluster,
 )
 from .communication import Node as Node
