@@ -122,7 +122,7 @@ def train(case: Case, *, evaluations: Literal["usual", "each step", "none"] = "u
     from skytrain.evaluation.scorer import Scorer
     from skytrain.evaluation.scoring import score_continuations
     from skytrain.jobs import Ranks
-    from skytrain.parallel import ends_step
+    from skytrain.parallel.lightning_internals import ends_step
     from skytrain.storage import open_store
     from skytrain.training import plan_training
     from skytrain.training.evaluations import Evaluations, Scheduled

@@ -137,7 +137,8 @@ def planned_bytes(mode: str, memory: str, device: str, steps: int) -> float:
     from dataclasses import replace
 
     from skytrain.config.composition import compose
-    from skytrain.planning import job_of, rank_memory
+    from skytrain.planning import job_of
+    from skytrain.planning.memory import rank_memory
     from skytrain.planning.mesh import requested_mesh
 
     config = compose(settings(mode, memory, device, steps)).config

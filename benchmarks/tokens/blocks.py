@@ -23,7 +23,9 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from skytrain.storage import Store, open_store  # noqa: E402
-from skytrain.tokens import BlockOrder, GlobalOrder, ShardWriter, TokenizerFacts, find_manifest  # noqa: E402
+from skytrain.tokens import ShardWriter, find_manifest  # noqa: E402
+from skytrain.tokens.manifest import TokenizerFacts  # noqa: E402
+from skytrain.tokens.order import BlockOrder, GlobalOrder  # noqa: E402
 
 T = 1024
 SHARD_TOKENS = 2**18

@@ -27,16 +27,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from skytrain.config import parse_count
 from skytrain.storage import open_store
-from skytrain.tokens import (
-    Batch,
-    BatchSettings,
-    Phase,
-    ShardCache,
-    ShardWriter,
-    TokenDataModule,
-    TokenizerFacts,
-    TokenSplit,
-)
+from skytrain.tokens import Batch, BatchSettings, ShardWriter, TokenDataModule, TokenSplit
+from skytrain.tokens.cache import ShardCache
+from skytrain.tokens.manifest import TokenizerFacts
+from skytrain.tokens.mixture import Phase
 
 T, BATCH, VOCAB = 1024, 8, 50257
 SECONDS, REPEATS = 1.5, 5

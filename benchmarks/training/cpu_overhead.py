@@ -20,7 +20,8 @@ from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent, read_metrics
 from skytrain.storage import open_store
-from skytrain.tokens import TokenSplit, find_prepared, windows_at
+from skytrain.tokens import TokenSplit, find_prepared
+from skytrain.tokens.order import windows_at
 from skytrain.training.optimizers import make_optimizer
 from skytrain.training.schedules import learning_rate
 

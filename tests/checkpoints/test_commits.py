@@ -8,13 +8,13 @@ from skytrain.checkpoints import (
     CheckpointError,
     Keep,
     SaveFailed,
-    TakenOver,
     committed_steps,
     open_checkpoint,
     prune,
     step_key,
     write_validation,
 )
+from skytrain.checkpoints.errors import TakenOver
 from skytrain.runs import claim_attempt, record_resume
 
 

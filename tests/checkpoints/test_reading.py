@@ -7,7 +7,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from skytrain.checkpoints import AnotherModel, DamagedCheckpoint, dcp, open_checkpoint, step_key
+from skytrain.checkpoints import AnotherModel, dcp, open_checkpoint, step_key
+from skytrain.checkpoints.errors import DamagedCheckpoint
 from skytrain.checkpoints.saving import TrainingState, write_checkpoint
 from skytrain.storage.folder import FolderStore
 from tests.checkpoints.conftest import some_state

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from skytrain.checkpoints import DamagedCheckpoint, TakenOver
+from skytrain.checkpoints.errors import DamagedCheckpoint, TakenOver
 from skytrain.cli.main import app
 from skytrain.config import ConfigError, SkytrainError
 from skytrain.config.exits import EXITS, exit_codes_table

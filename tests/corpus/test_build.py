@@ -23,10 +23,10 @@ from skytrain.corpus import (
     chunks,
     corpus_version,
     fingerprint_of,
-    read_corpus,
     write_corpus,
 )
 from skytrain.corpus.chunks import Chunk, Stored
+from skytrain.corpus.manifest import read_corpus
 from skytrain.corpus.near import SCRATCH_BYTES_PER_DOCUMENT
 from skytrain.corpus.partitions import Partitions
 from skytrain.corpus.progress import CleaningProgress

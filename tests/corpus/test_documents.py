@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from skytrain.config import SkytrainError, compose
-from skytrain.corpus import CorpusManifest, Document, corpus_version, read_corpus, recipe_hash, write_corpus
+from skytrain.corpus import CorpusManifest, Document, corpus_version, recipe_hash, write_corpus
+from skytrain.corpus.manifest import read_corpus
 from skytrain.storage import Store, open_store
 
 DATA = compose(

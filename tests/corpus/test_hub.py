@@ -13,7 +13,8 @@ import pytest
 from tests.corpus.hub import COMMIT, loopback_hub
 
 from skytrain.config import ConfigError, SkytrainError, compose, make
-from skytrain.corpus import Document, chunks, read_corpus, write_corpus
+from skytrain.corpus import Document, chunks, write_corpus
+from skytrain.corpus.manifest import read_corpus
 from skytrain.corpus.sources import AddressLists, addresses
 from skytrain.storage import StoreError, open_store
 

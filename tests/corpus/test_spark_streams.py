@@ -17,7 +17,8 @@ from skytrain.corpus.spark.parts import BlockFacts, plan_parts, sizes_key
 from skytrain.corpus.spark.place import CorpusPlace
 from skytrain.corpus.spark.streams import BucketPairs, EqualKeys, LargeStars, SmallStars, contract
 from skytrain.storage import open_store
-from skytrain.tokens import ShardWriter, TokenizerFacts
+from skytrain.tokens import ShardWriter
+from skytrain.tokens.manifest import TokenizerFacts
 from skytrain.tokens.spark_shards import COUNTED, SplitPlan
 
 

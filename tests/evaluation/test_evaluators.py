@@ -6,7 +6,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from skytrain.config import compose
-from skytrain.evaluation import HeldOut, HeldOutLoss, ValidationLoss, WholeModel, evaluate_loss
+from skytrain.evaluation import HeldOut, ValidationLoss, WholeModel, evaluate_loss
+from skytrain.evaluation.loss import HeldOutLoss
 from skytrain.jobs import Ranks
 from skytrain.models import build_model
 from skytrain.runs import Silent

@@ -8,15 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from skytrain.checkpoints import (
-    DamagedCheckpoint,
-    SaveTarget,
-    committed,
-    load_model,
-    open_checkpoint,
-    step_key,
-    write_streamed,
-)
+from skytrain.checkpoints import SaveTarget, committed, load_model, open_checkpoint, step_key, write_streamed
+from skytrain.checkpoints.errors import DamagedCheckpoint
 from skytrain.config import SkytrainError
 from skytrain.merging import (
     MergeInput,

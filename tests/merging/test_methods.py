@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from skytrain.config import SkytrainError
-from skytrain.merging import MergeMethod, combine
+from skytrain.merging import MergeMethod
+from skytrain.merging.methods import combine
 
 SHAPES = ((7, 5), (11,), (), (3, 4, 2))
 

@@ -10,9 +10,9 @@ from skytrain.config import Config, ConfigError, compose, resolve_mesh
 from skytrain.jobs import Ranks
 from skytrain.parallel import choose_layout, this_machine
 from skytrain.parallel.auto import LocalMachine
-from skytrain.planning import Node, rank_memory
+from skytrain.planning import Node
 from skytrain.planning.catalog import packaged_catalog
-from skytrain.planning.memory import TrainingJob
+from skytrain.planning.memory import TrainingJob, rank_memory
 
 CATALOG = packaged_catalog()
 

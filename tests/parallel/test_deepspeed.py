@@ -15,7 +15,6 @@ from benchmarks.parallel.processes import run_ranks
 
 from skytrain.checkpoints import (
     CheckpointError,
-    DamagedCheckpoint,
     convert_deepspeed,
     convert_newest,
     load_model,
@@ -24,6 +23,7 @@ from skytrain.checkpoints import (
     read_file,
     step_key,
 )
+from skytrain.checkpoints.errors import DamagedCheckpoint
 from skytrain.config import ConfigError, MissingExtra, SkytrainError, compose, resolve_mesh
 from skytrain.parallel import check_deepspeed, deepspeed_setup, zero_settings
 from skytrain.parallel.deepspeed_setup import compiling, engine_config, load_operation

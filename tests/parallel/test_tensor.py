@@ -7,7 +7,8 @@ import torch
 
 from skytrain.config import ConfigError, HFModelConfig
 from skytrain.models import build_model
-from skytrain.parallel import Settings, parallelize
+from skytrain.parallel import Settings
+from skytrain.parallel.apply import parallelize
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from skytrain.checkpoints import (
-    AnotherModel,
-    DamagedCheckpoint,
-    committed,
-    committed_steps,
-    load_model,
-    step_key,
-    verify,
-)
+from skytrain.checkpoints import AnotherModel, committed, committed_steps, load_model, step_key, verify
+from skytrain.checkpoints.errors import DamagedCheckpoint
 from skytrain.config import SkytrainError
 from skytrain.export import export_llmc
 from skytrain.pipelines.export import ExportRequest, export

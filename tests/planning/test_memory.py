@@ -11,13 +11,14 @@ import torch
 
 from skytrain.config import DecoderConfig, ParallelConfig, compose
 from skytrain.models import Decoder, lm_loss
-from skytrain.planning import Mesh, decoder_size, largest_micro_batch, rank_memory, usable_bytes
+from skytrain.planning import Mesh, decoder_size, largest_micro_batch, usable_bytes
 from skytrain.planning.memory import (
     WORKSPACE_BYTES,
     Precision,
     TrainingJob,
     block_activation_bytes,
     path_of,
+    rank_memory,
     training_state,
 )
 from skytrain.planning.mesh import requested_mesh

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from skytrain.cli.main import app
 from skytrain.config import compose
-from skytrain.planning import job_of, rank_memory, usable_bytes
+from skytrain.planning import job_of, usable_bytes
+from skytrain.planning.memory import rank_memory
 from skytrain.planning.mesh import requested_mesh
 
 ROOT = Path(__file__).parents[2]

@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from skytrain.checkpoints import TakenOver
+from skytrain.checkpoints.errors import TakenOver
 from skytrain.config import compose
 from skytrain.report import describe_status, failure_lines
 from skytrain.runs import (

@@ -31,7 +31,8 @@ from skytrain.runs import (
     write_outcome,
 )
 from skytrain.storage import open_store
-from skytrain.targets import account_state, machines_of
+from skytrain.targets import account_state
+from skytrain.targets.account import machines_of
 from skytrain.targets.leftovers import delete_garbage, find_garbage
 from skytrain.targets.shell import choose_machine
 from skytrain.targets.stopping import StoppedRun, end_machines, stop_calls

@@ -36,11 +36,11 @@ from skytrain.targets import (
     bundle as bundles,
     leftovers as collecting,
     limits as launch_limits,
-    machines_of,
     prepare_work,
     run_status as statuses,
     stopping,
 )
+from skytrain.targets.account import machines_of
 from skytrain.targets.bundle import BundleContents, bundle_of, make_bundle
 from skytrain.targets.ec2 import launch as launching
 from skytrain.targets.ec2.launch import (

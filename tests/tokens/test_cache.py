@@ -16,8 +16,7 @@ import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Retry, Store, StoreUnreachable, open_store
-from skytrain.tokens import ShardCache, Waiting
-from skytrain.tokens.cache import Pin
+from skytrain.tokens.cache import Pin, ShardCache, Waiting
 from tests.support.faults import FaultProxy
 
 SIZE = 1000

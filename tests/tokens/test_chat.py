@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from skytrain.config import ConfigError, SkytrainError
-from skytrain.tokens import ChatFiles, ChatRows, HFTokenizer
+from skytrain.tokens import ChatFiles, ChatRows
 from skytrain.tokens.hf_files import find_tokenizer_files
-from skytrain.tokens.hf_tokenizer import read_hf_tokenizer
+from skytrain.tokens.hf_tokenizer import HFTokenizer, read_hf_tokenizer
 from tests.support.hf_tokenizers import make_tokenizer_folder
 
 CHATML = (

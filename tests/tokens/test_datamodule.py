@@ -11,7 +11,8 @@ import torch
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
-from skytrain.tokens import Batch, BatchSettings, TokenDataModule, TokenSplit, windows_at
+from skytrain.tokens import Batch, BatchSettings, TokenDataModule, TokenSplit
+from skytrain.tokens.order import windows_at
 
 from .conftest import PREFIX, documents, write_split
 

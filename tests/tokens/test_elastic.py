@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from skytrain.storage import Store
-from skytrain.tokens import BatchSettings, Phase, ShardCache, TokenDataModule, TokenSplit, datamodule
+from skytrain.tokens import BatchSettings, TokenDataModule, TokenSplit, datamodule
+from skytrain.tokens.cache import ShardCache
+from skytrain.tokens.mixture import Phase
 
 from .conftest import documents, write_split
 

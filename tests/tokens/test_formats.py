@@ -13,7 +13,9 @@ import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
-from skytrain.tokens import FileLayout, Format, ShardCache, TokenSplit, open_token_files
+from skytrain.tokens import TokenSplit
+from skytrain.tokens.cache import ShardCache
+from skytrain.tokens.formats import FileLayout, Format, open_token_files
 
 from .conftest import TOKENIZER
 

@@ -13,15 +13,9 @@ from hypothesis import given, settings, strategies as st
 
 from skytrain.config import BPETokenizerConfig, ConfigError, SkytrainError, compose
 from skytrain.storage import open_store
-from skytrain.tokens import (
-    HFTokenizer,
-    hf_encoders,
-    load_tokenizer_folder,
-    open_tokenizer,
-    read_tokenizer_settings,
-    train_bpe,
-)
+from skytrain.tokens import hf_encoders, load_tokenizer_folder, open_tokenizer, read_tokenizer_settings, train_bpe
 from skytrain.tokens.encoders import TRICKY
+from skytrain.tokens.hf_tokenizer import HFTokenizer
 from tests.support.hf_tokenizers import CHAT_TEMPLATE, KINDS, TEXT, make_tokenizer_folder
 
 SPELLED = (

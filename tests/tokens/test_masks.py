@@ -14,16 +14,8 @@ import torch.nn.functional as F
 from skytrain.config import SkytrainError, compose
 from skytrain.models import build_model, lm_loss
 from skytrain.storage import Store
-from skytrain.tokens import (
-    BatchSettings,
-    Manifest,
-    PackedSplit,
-    ShardCache,
-    ShardWriter,
-    TokenDataModule,
-    TokenSplit,
-    check_hashes,
-)
+from skytrain.tokens import BatchSettings, Manifest, PackedSplit, ShardWriter, TokenDataModule, TokenSplit, check_hashes
+from skytrain.tokens.cache import ShardCache
 from skytrain.tokens.shards import pack_header
 from tests.support.tiny import ONE_LAYER
 

@@ -9,7 +9,9 @@ from hypothesis import given, settings, strategies as st
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
-from skytrain.tokens import Blend, Mixture, Phase, TokenSplit
+from skytrain.tokens import TokenSplit
+from skytrain.tokens.blend import Blend
+from skytrain.tokens.mixture import Mixture, Phase
 
 from .conftest import documents, write_split
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import given, strategies as st
 
-from skytrain.tokens import BlockOrder, window_order, windows_at
+from skytrain.tokens.order import BlockOrder, window_order, windows_at
 
 
 @given(seed=st.integers(0, 2**63), epoch=st.integers(0, 10**6), count=st.integers(1, 3000))

@@ -11,7 +11,8 @@ from hypothesis import given, strategies as st
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
-from skytrain.tokens import Batch, BatchSettings, PackedSplit, Phase, TokenDataModule, TokenSplit, as_batch
+from skytrain.tokens import Batch, BatchSettings, PackedSplit, TokenDataModule, TokenSplit, as_batch
+from skytrain.tokens.mixture import Phase
 from skytrain.tokens.packing import pack_documents
 
 from .conftest import PREFIX, TOKENIZER, documents, write_split

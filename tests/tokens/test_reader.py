@@ -9,7 +9,8 @@ import torch
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
-from skytrain.tokens import TokenizerFacts, TokenSplit
+from skytrain.tokens import TokenSplit
+from skytrain.tokens.manifest import TokenizerFacts
 
 from .conftest import PREFIX, documents, write_split
 

@@ -8,7 +8,8 @@ import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.storage import ScratchFull, Store
-from skytrain.tokens import Manifest, ShardWriter, TokenizerFacts, find_manifest, split_of
+from skytrain.tokens import Manifest, ShardWriter, find_manifest, split_of
+from skytrain.tokens.manifest import TokenizerFacts
 
 from .conftest import PREFIX, TOKENIZER, documents, write_split
 

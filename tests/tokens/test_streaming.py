@@ -15,7 +15,9 @@ import torch
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Retry, Store, StoreUnreachable, open_store
-from skytrain.tokens import BatchSettings, BlockOrder, ShardCache, TokenDataModule, TokenSplit, datamodule
+from skytrain.tokens import BatchSettings, TokenDataModule, TokenSplit, datamodule
+from skytrain.tokens.cache import ShardCache
+from skytrain.tokens.order import BlockOrder
 from tests.support.faults import FaultProxy, Kind, Request
 from tests.support.s3 import FAST_RETRY
 

@@ -17,8 +17,8 @@ from hypothesis import given, settings, strategies as st
 from skytrain.config import BPETokenizerConfig, SkytrainError
 from skytrain.config.schema import GPT2TokenizerConfig
 from skytrain.storage import open_store
-from skytrain.tokens import ByteLevelBPE, byte_level, encoders, open_tokenizer, store_tokenizer, train_bpe
-from skytrain.tokens.byte_level import gpt2
+from skytrain.tokens import byte_level, encoders, open_tokenizer, store_tokenizer, train_bpe
+from skytrain.tokens.byte_level import ByteLevelBPE, gpt2
 from skytrain.tokens.encoders import TRICKY
 from skytrain.tokens.long_texts import cut_long_words, cut_text, encode_in_pieces
 

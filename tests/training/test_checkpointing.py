@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from skytrain.checkpoints import AnotherModel, Keep, TakenOver, committed_steps, open_checkpoint, step_key
+from skytrain.checkpoints import AnotherModel, Keep, committed_steps, open_checkpoint, step_key
+from skytrain.checkpoints.errors import TakenOver
 from skytrain.config import Interval, SkytrainError, compose
 from skytrain.config.units import parse_interval
 from skytrain.jobs import Ranks

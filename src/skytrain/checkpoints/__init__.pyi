@@ -25,10 +25,8 @@ from .deepspeed import (
 from .errors import (
     AnotherModel as AnotherModel,
     CheckpointError as CheckpointError,
-    DamagedCheckpoint as DamagedCheckpoint,
     SaveDenied as SaveDenied,
     SaveFailed as SaveFailed,
-    TakenOver as TakenOver,
 )
 from .lightning_io import StoreCheckpointIO as StoreCheckpointIO, split_checkpoint as split_checkpoint
 from .loading import (
@@ -39,7 +37,7 @@ from .loading import (
 )
 from .manifest import NATIVE as NATIVE, SavedTensor as SavedTensor
 from .retention import Keep as Keep, Pruned as Pruned, prune as prune
-from .saved import Saved as Saved, SavedTensors as SavedTensors, open_checkpoint as open_checkpoint
+from .saved import SavedTensors as SavedTensors, open_checkpoint as open_checkpoint
 from .saving import SaveOptions as SaveOptions, SaveTarget as SaveTarget, for_saves as for_saves
 from .streamed import write_streamed as write_streamed
 from .verification import newest_intact as newest_intact, verify as verify

@@ -10,7 +10,6 @@ from .manifest import (
     find_corpus as find_corpus,
     find_corpus_by_name as find_corpus_by_name,
     open_corpus as open_corpus,
-    read_corpus as read_corpus,
     read_part as read_part,
     read_part_texts as read_part_texts,
 )

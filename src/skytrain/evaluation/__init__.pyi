@@ -2,7 +2,6 @@ from .ensemble import (
     EnsembleDefinition as EnsembleDefinition,
     EnsembleModel as EnsembleModel,
     ensemble_key as ensemble_key,
-    read_ensemble as read_ensemble,
     window_log_likelihoods as window_log_likelihoods,
 )
 from .evaluators import (
@@ -13,11 +12,10 @@ from .evaluators import (
     plugged_in_evaluator as plugged_in_evaluator,
 )
 from .generation import Sampling as Sampling, generate as generate, generate_after as generate_after
-from .harness import HarnessModel as HarnessModel, HarnessRequest as HarnessRequest, run_harness as run_harness
+from .harness import HarnessRequest as HarnessRequest, run_harness as run_harness
 from .loading import PlacedModel as PlacedModel, place_model as place_model
 from .loss import (
     HeldOut as HeldOut,
-    HeldOutLoss as HeldOutLoss,
     LossReport as LossReport,
     evaluate_loss as evaluate_loss,
 )

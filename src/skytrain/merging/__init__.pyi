@@ -1,7 +1,7 @@
 from .agreement import check_inputs as check_inputs, common_ancestor as common_ancestor
 from .domains import DomainsFile as DomainsFile, read_domains as read_domains
 from .inputs import MergeInput as MergeInput, is_weights_only as is_weights_only, open_inputs as open_inputs
-from .methods import MergeMethod as MergeMethod, combine as combine
+from .methods import MergeMethod as MergeMethod
 from .provenance import (
     MERGE_FILE as MERGE_FILE,
     MergedFrom as MergedFrom,

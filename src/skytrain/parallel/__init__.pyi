@@ -1,7 +1,6 @@
 from .apply import (
     Settings as Settings,
     blocks_of as blocks_of,
-    parallelize as parallelize,
     use_fp8 as use_fp8,
 )
 from .auto import (
@@ -17,7 +16,6 @@ from .lightning_internals import (
     call_through_wrapper as call_through_wrapper,
     datamodule_of as datamodule_of,
     dump_checkpoint as dump_checkpoint,
-    ends_step as ends_step,
     quieten_lightning as quieten_lightning,
     recount_batches as recount_batches,
     start_at_step as start_at_step,

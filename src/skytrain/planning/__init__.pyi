@@ -63,7 +63,6 @@ from .memory import (
     DRIVER_FRACTION as DRIVER_FRACTION,
     MIB as MIB,
     planned_precision as planned_precision,
-    rank_memory as rank_memory,
     saved_weight_bytes as saved_weight_bytes,
     train_bytes_per_parameter as train_bytes_per_parameter,
     usable_bytes as usable_bytes,

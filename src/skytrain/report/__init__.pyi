@@ -31,4 +31,4 @@ from .tables import (
     view_line as view_line,
     view_rows as view_rows,
 )
-from .terminal import loss_curve as loss_curve, metric_curve as metric_curve
+from .terminal import loss_curve as loss_curve

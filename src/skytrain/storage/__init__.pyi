@@ -1,5 +1,5 @@
 from .aws import aws_client_config as aws_client_config, register_fsspec as register_fsspec
-from .base import Progress as Progress, Stat as Stat, Store as Store
+from .base import Stat as Stat, Store as Store
 from .bucket import WebFiles as WebFiles
 from .copying import (
     CopyJournal as CopyJournal,

@@ -1,7 +1,6 @@
 from .account import (
     AccountState as AccountState,
     account_state as account_state,
-    machines_of as machines_of,
 )
 from .base import LaunchRequest as LaunchRequest, LaunchTarget as LaunchTarget, ReadyJob as ReadyJob, RunJobs as RunJobs
 from .bundle import config_files as config_files
@@ -36,7 +35,7 @@ from .run_status import (
     status_of as status_of,
 )
 from .run_view import NodeView as NodeView, RunView as RunView
-from .serving import ServeJob as ServeJob, ServeRequest as ServeRequest, ServeTarget as ServeTarget
+from .serving import ServeJob as ServeJob, ServeRequest as ServeRequest
 from .shell import check_tools as check_tools
 from .slurm.parallelcluster import ClusterSpec as ClusterSpec, cluster_config as cluster_config
 from .stopping import stop_whole_sweep as stop_whole_sweep

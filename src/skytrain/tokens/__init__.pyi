@@ -1,10 +1,8 @@
 from .batch import IGNORED_TARGET as IGNORED_TARGET, Batch as Batch, as_batch as as_batch
-from .blend import Blend as Blend, Shuffle as Shuffle
-from .byte_level import ByteLevelBPE as ByteLevelBPE, train_bpe as train_bpe
-from .cache import ShardCache as ShardCache, Waiting as Waiting
+from .byte_level import train_bpe as train_bpe
 from .chat import Message as Message, conversation_tokens as conversation_tokens
 from .chat_files import ChatFiles as ChatFiles, has_tokens as has_tokens
-from .chat_rows import ChatReport as ChatReport, ChatRows as ChatRows
+from .chat_rows import ChatRows as ChatRows
 from .convert import (
     TokenFiles as TokenFiles,
     TokenFormat as TokenFormat,
@@ -13,8 +11,6 @@ from .convert import (
 )
 from .datamodule import BatchSettings as BatchSettings, TokenDataModule as TokenDataModule
 from .decoding import StreamDecoder as StreamDecoder
-from .formats import FileLayout as FileLayout, Format as Format, open_token_files as open_token_files
-from .hf_tokenizer import HFTokenizer as HFTokenizer, TokenizerRules as TokenizerRules
 from .inspection import (
     LengthStatistics as LengthStatistics,
     Sample as Sample,
@@ -26,24 +22,14 @@ from .inspection import (
 from .manifest import (
     Manifest as Manifest,
     Shard as Shard,
-    TokenizerFacts as TokenizerFacts,
     find_manifest as find_manifest,
 )
-from .mixture import Mixture as Mixture, Phase as Phase
 from .opening import (
-    TrainingData as TrainingData,
     TrainingSources as TrainingSources,
     find_training_data as find_training_data,
     open_file_split as open_file_split,
     open_mixture as open_mixture,
     open_training_data as open_training_data,
-)
-from .order import (
-    BlockOrder as BlockOrder,
-    GlobalOrder as GlobalOrder,
-    Permutation as Permutation,
-    window_order as window_order,
-    windows_at as windows_at,
 )
 from .packing import PackedSplit as PackedSplit
 from .parquet_tokens import ParquetTokens as ParquetTokens
@@ -57,7 +43,7 @@ from .prepared import (
     trained_tokenizer_key as trained_tokenizer_key,
 )
 from .reader import TokenSplit as TokenSplit
-from .shards import Split as Split, dividing_fraction as dividing_fraction, dtype_for as dtype_for, split_of as split_of
+from .shards import Split as Split, dividing_fraction as dividing_fraction, split_of as split_of
 from .spark_shards import (
     SparkTokens as SparkTokens,
     spark_tokens as spark_tokens,
