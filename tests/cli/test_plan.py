@@ -72,6 +72,7 @@ def test_plan_prints_the_cost_sheet_of_trials_with_the_run_reserved_first(tmp_pa
         (["--instance", "g5.12xlrge"], ["g5.12xlrge", "g5.12xlarge"]),
         (["--region", "mars-north-1"], ["mars-north-1", "us-east-2"]),
         (["--instance", "p4de.24xlarge", "--region", "us-east-2"], ["not sold", "us-east-2"]),
+        (["--target", "sagemakr"], ["--target sagemakr", "did you mean sagemaker?"]),
         (["--deadline", "soon"], ["--deadline soon", "12h"]),
         (["--deadline", "1s"], ["no offer finishes", "quickest"]),
         (["--mesh", "tpfsdp", "--instance", "g5.12xlarge", "--nodes", "2"], ["tpfsdp", "tp-fsdp"]),

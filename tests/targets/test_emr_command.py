@@ -15,11 +15,11 @@ from moto.emrserverless.models import emrserverless_backends
 
 from skytrain.aws import KINDS, AwsSession, Call, CloudError, scan_account
 from skytrain.cli.main import main
-from skytrain.planning import node_price
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.runs import launches_of
 from skytrain.targets import limits as launch_limits
 from skytrain.targets.emr import launch as launch_emr
+from skytrain.targets.emr.costs import node_price
 from skytrain.targets.emr.environment import PackedEnvironment
 
 from .conftest import StubbedSession

@@ -28,10 +28,11 @@ MarketOption = Annotated[
     Literal["spot", "on-demand"] | None, typer.Option("--market", help="Only this market.", show_default=False)
 ]
 TargetOption = Annotated[
-    Literal["ec2", "sagemaker"] | None,
+    str | None,
     typer.Option(
         "--target",
-        help="Only offers of this service. Default: both, as far as prices are known, or that of cloud=sagemaker.",
+        metavar="NAME",
+        help="Only offers of this service, such as sagemaker. Default: all whose prices are known, or that of cloud=NAME.",
         show_default=False,
     ),
 ]
@@ -146,7 +147,7 @@ def plan(
     """
     from ..pipelines.plan import measure_here
     from ..planning import EC2, PlanRequest
-    from ..targets import Trials as TrialsWanted, compose_plan, plan_run, plan_tokens, target_of
+    from ..targets import Trials as TrialsWanted, compose_plan, find_seller, plan_run, plan_tokens, target_of
     from .console import reporter
 
     settings = list(overrides or [])
@@ -157,7 +158,7 @@ def plan(
     if measure:
         with reporter() as console:
             measure_here(composed.config, console)
-    seller = target or target_of(composed.config).priced
+    seller = find_seller(target).name if target else target_of(composed.config).priced
     request = PlanRequest(
         budget_usd=composed.config.budget.usd,
         deadline_hours=_hours(deadline),
@@ -196,7 +197,6 @@ def _plan_corpus(
 ) -> None:
     from ..config import SkytrainError, parse_bytes, parse_count
     from ..pipelines.plan import plan_corpus
-    from ..planning import load_catalog
     from ..report import corpus_lines, corpus_table
 
     try:
@@ -208,7 +208,7 @@ def _plan_corpus(
     if as_json:
         print(json.dumps([asdict(offer) for offer in plan.offers], indent=1))
         return
-    for line in corpus_lines(plan.work, plan.region, load_catalog()):
+    for line in corpus_lines(plan.work, plan.notes):
         print(line)
     print(f"\n{corpus_table(plan.offers)}\n\n{plan.advice}")
     print(f"  skytrain launch prepare {' '.join(plan.offers[0].words)} ...")

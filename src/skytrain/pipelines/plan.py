@@ -11,21 +11,22 @@ from datetime import UTC, datetime
 
 from ..config import Config, SkytrainError, format_count, format_seconds, total_steps
 from ..planning import (
+    EC2,
     ClusterCosts,
-    CorpusOffer,
     CorpusWork,
     JobMaterial,
     PlanRequest,
+    PreparationOption,
     PrepareWork,
-    corpus_offers,
     corpus_work,
     load_catalog,
     offer_rows,
     plan_document,
     prepare_plan,
+    rank_options,
 )
 from ..runs import Reporter
-from ..targets import Planned, prepare_work, target_of
+from ..targets import Planned, built_in_targets, prepare_work, target_of
 
 DEFAULT_REGION = "us-east-2"
 DEFAULT_HOURS = 6.0
@@ -73,8 +74,9 @@ class CorpusPlan:
 
     work: CorpusWork
     region: str
-    offers: list[CorpusOffer]
+    offers: list[PreparationOption]
     advice: str
+    notes: list[str]  # about the prices
 
 
 def plan_corpus(
@@ -98,7 +100,7 @@ def plan_corpus(
         ),
     ).choice
     cost = chosen.cost
-    one = CorpusOffer(
+    one = PreparationOption(
         how="one machine",
         machines=f"{chosen.instance_type} ({chosen.market})",
         hours=cost.hours,
@@ -106,13 +108,19 @@ def plan_corpus(
         usd=cost.usd,
         usd_p90=cost.usd_p90,
         fee_usd=0.0,
-        words=("cloud=ec2",),
+        words=(f"cloud={EC2.name}",),
     )
-    offers = corpus_offers(work, one, config.cloud.emr, catalog, place, hours)
-    return CorpusPlan(work, place, offers, _advice(one, offers, hours))
+    options = [one]
+    notes: list[str] = []
+    for target in built_in_targets():
+        its_options, its_notes = target.preparation_options(config, work, catalog, place, hours)
+        options += its_options
+        notes += its_notes
+    offers = rank_options(options, hours)
+    return CorpusPlan(work=work, region=place, offers=offers, advice=_advice(one, offers, hours), notes=notes)
 
 
-def _advice(one: CorpusOffer, offers: list[CorpusOffer], hours: float) -> str:
+def _advice(one: PreparationOption, offers: list[PreparationOption], hours: float) -> str:
     best = offers[0]
     if best.hours_p90 > hours * 1.01:
         fastest = min(offers, key=lambda offer: offer.hours_p90)
@@ -124,7 +132,7 @@ def _advice(one: CorpusOffer, offers: list[CorpusOffer], hours: float) -> str:
     if best is one and len(offers) > 1:
         cluster = min(offers[1:], key=lambda offer: offer.usd)
         return (
-            f"One machine is cheaper: ${one.usd:.2f} in {one.hours:.1f} h; the cheapest on EMR is {cluster.how} with "
+            f"One machine is cheaper: ${one.usd:.2f} in {one.hours:.1f} h; the cheapest cluster is {cluster.how} with "
             f"${cluster.usd:.2f} in {cluster.hours:.1f} h."
         )
     if one.hours_p90 > hours:

@@ -19,23 +19,18 @@ from .cluster_costs import (
 from .communication import Node as Node
 from .corpus_costs import (
     SHUFFLE_BYTES_PER_DOCUMENT as SHUFFLE_BYTES_PER_DOCUMENT,
-    CorpusOffer as CorpusOffer,
+    SPARK_START_CPU_SECONDS as SPARK_START_CPU_SECONDS,
     CorpusWork as CorpusWork,
-    cluster_offer as cluster_offer,
-    cluster_price as cluster_price,
-    corpus_offers as corpus_offers,
+    PreparationOption as PreparationOption,
     corpus_work as corpus_work,
-    has_serverless_price as has_serverless_price,
-    node_price as node_price,
-    serverless_offer as serverless_offer,
-    serverless_price as serverless_price,
-    serverless_usd_per_hour as serverless_usd_per_hour,
+    rank_options as rank_options,
 )
 from .costs import (
     BOOT_SECONDS as BOOT_SECONDS,
     EVALUATION_COST as EVALUATION_COST,
     GP3_USD_PER_GB_MONTH as GP3_USD_PER_GB_MONTH,
     HOURS_PER_MONTH as HOURS_PER_MONTH,
+    INTERRUPTIONS_PER_HOUR as INTERRUPTIONS_PER_HOUR,
     IPV4_USD_PER_HOUR as IPV4_USD_PER_HOUR,
     S3_USD_PER_1000_WRITES as S3_USD_PER_1000_WRITES,
     S3_USD_PER_GB_MONTH as S3_USD_PER_GB_MONTH,
@@ -101,7 +96,11 @@ from .plan_making import (
     fallbacks as fallbacks,
     make_plan as make_plan,
 )
-from .plan_prepare import PrepareWork as PrepareWork, prepare_plan as prepare_plan
+from .plan_prepare import (
+    PREPARE_P90_FACTOR as PREPARE_P90_FACTOR,
+    PrepareWork as PrepareWork,
+    prepare_plan as prepare_plan,
+)
 from .plan_rows import offer_rows as offer_rows, purchase_rows as purchase_rows
 from .plan_serve import ServeWork as ServeWork, serve_plan as serve_plan
 from .plan_smoke import SmokeSettings as SmokeSettings, delayed_plan as delayed_plan, smoke_plan as smoke_plan

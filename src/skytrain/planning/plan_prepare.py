@@ -16,7 +16,7 @@ from .plan_file import FORMAT, CostForecast, Plan, PlannedCode, PlannedData, Pla
 from .plan_making import EXPIRES_HOURS, FALLBACKS, JobMaterial, bid_for
 
 TEXT_BYTES_PER_VCPU_SECOND = 4e6  # 6.1e6 measured per CPU-second; a vCPU is half a core: two thirds assumed
-SPREAD = 1.8  # p90 of the seconds over their median: rules, languages and file formats differ; assumed
+PREPARE_P90_FACTOR = 1.8  # p90 of the seconds over their median: rules, languages and file formats differ; assumed
 LONGEST_HOURS = 12.0  # limit on the choice, if a larger machine would be faster for about the same dollars
 MOST_VCPUS = 64  # more would be idle in serial parts, such as joining duplicates
 FAMILIES = ("c7i", "m7i", "r7i")  # families that the base lets operators start; r5 is for clusters
@@ -146,7 +146,7 @@ def _cost(work: PrepareWork, instance: InstanceType, price: Price) -> CostForeca
     seconds = work.text_bytes / (TEXT_BYTES_PER_VCPU_SECOND * instance.vcpus)
     reading = s3_seconds(work.stored_bytes, instance)
     hours = (boot + max(seconds, reading)) / 3600
-    slow = (max(BOOT_SECONDS) + SPREAD * max(seconds, reading)) / 3600
+    slow = (max(BOOT_SECONDS) + PREPARE_P90_FACTOR * max(seconds, reading)) / 3600
     interruptions = INTERRUPTIONS_PER_HOUR * hours if price.market == "spot" else 0.0
     hours += interruptions * boot / 3600
     disk = work.disk_gb * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH
@@ -155,7 +155,7 @@ def _cost(work: PrepareWork, instance: InstanceType, price: Price) -> CostForeca
         hours=hours,
         hours_p90=slow,
         usd=hours * (mean + disk),
-        usd_p10=hours / SPREAD * (price.usd_per_hour_min + disk),
+        usd_p10=hours / PREPARE_P90_FACTOR * (price.usd_per_hour_min + disk),
         usd_p90=slow * (price.usd_per_hour_max + disk),
         interruptions=interruptions,
         parts_usd={"machine": hours * mean, "disk": hours * disk},

@@ -21,7 +21,6 @@ from ..planning import (
     STALE_DAYS,
     Catalog,
     ClusterCosts,
-    CorpusOffer,
     CorpusWork,
     CostLine,
     CostSheet,
@@ -29,14 +28,13 @@ from ..planning import (
     Offer,
     Placement,
     PlanRequest,
+    PreparationOption,
     Purchase,
     Ranked,
     Seller,
     decoder_flops_per_token,
     decoder_size,
-    has_serverless_price,
     job_of,
-    serverless_price,
     usable_bytes,
 )
 from ..runs import RunStatus
@@ -265,8 +263,8 @@ def _monthly_text(costs: ClusterCosts) -> str:
     return f"${costs.idle_usd_per_hour * HOURS_PER_MONTH:,.0f} a month before any run"
 
 
-def corpus_table(offers: Sequence[CorpusOffer]) -> str:
-    head = ("#", "how", "machines", "hours", "p90", "dollars", "p90", "of which EMR")
+def corpus_table(offers: Sequence[PreparationOption]) -> str:
+    head = ("#", "how", "machines", "hours", "p90", "dollars", "p90", "of which fee")
     rows = [
         (
             str(number), offer.how, offer.machines, f"{offer.hours:.1f}", f"{offer.hours_p90:.1f}", f"{offer.usd:.2f}",
@@ -277,32 +275,14 @@ def corpus_table(offers: Sequence[CorpusOffer]) -> str:
     return text_table([head, *rows], left=frozenset({1, 2}))
 
 
-def _fee_line(catalog: Catalog, region: str) -> str:
-    known = [fee for fee in catalog.emr_fees if fee.region == region]
-    if known:
-        return f"EMR's fee on clusters: AWS' price list ({known[0].date}); EC2 prices from the catalogue"
-    return (
-        "EMR's fee on clusters: a quarter of the price on demand, the most that it is (`skytrain catalog refresh` "
-        "reads the fees); EC2 prices from the catalogue"
-    )
-
-
-def corpus_lines(work: CorpusWork, region: str, catalog: Catalog) -> list[str]:
-    """Return what the table rests on."""
-    serverless = f"EMR Serverless: no price is known for {region}, so it is left out"
-    if has_serverless_price(region):
-        price = serverless_price(region)
-        serverless = (
-            f"EMR Serverless in {region}: ${price.usd_per_vcpu_hour} a vCPU-hour, ${price.usd_per_gb_hour} a GB-hour "
-            f"({price.date}, {price.source})"
-        )
+def corpus_lines(work: CorpusWork, notes: Sequence[str]) -> list[str]:
+    """Return what the table rests on; `notes` are about the prices."""
     documents = f"{format_count(work.documents)} documents"
     documents += " (3000 bytes each assumed; --documents N says otherwise)" if work.assumed_documents else ""
     return [
         f"{format_bytes(work.text_bytes)} of text, {documents}; {work.vcpu_seconds / 3600:,.1f} vCPU-hours on Spark, "
         f"{format_bytes(work.documents * SHUFFLE_BYTES_PER_DOCUMENT)} shuffled",
-        serverless,
-        _fee_line(catalog, region),
+        *notes,
         "speed: 4 MB of text per vCPU and second and 75 CPU-microseconds a document, measured on 2 cores up to 1M "
         "documents; beyond that extrapolated, p90 1.8 times as slow",
     ]

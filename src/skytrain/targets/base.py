@@ -16,7 +16,7 @@ from .bundle import config_files
 if TYPE_CHECKING:
     from ..aws import AwsSession
     from ..jobs import NodeRequest, RentedMachines
-    from ..planning import ClusterCosts, JobKind, Offer, Seller
+    from ..planning import Catalog, ClusterCosts, CorpusWork, JobKind, Offer, PreparationOption, Seller
     from .checks import Check, Finding, Preflight
     from .follow import RunEnd, RunFollower
     from .leftovers import GcRequest, Leftovers
@@ -198,6 +198,12 @@ class LaunchTarget(Protocol):
     def costs_around(self, config: Config, offer: Offer) -> ClusterCosts | None:
         """Return what the target costs besides the machines of an offer, for `plan`."""
         return None
+
+    def preparation_options(
+        self, config: Config, work: CorpusWork, catalog: Catalog, region: str, deadline_hours: float
+    ) -> tuple[Sequence[PreparationOption], Sequence[str]]:
+        """Return what preparing a corpus would cost there, for `plan prepare`, and notes about the prices."""
+        return (), ()
 
     def run_jobs(self, config: Config, run: str | None) -> RunJobs | None:
         """Return the jobs of a run. None: it has machines of the account, which `status` finds by their tags."""

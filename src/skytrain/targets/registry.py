@@ -86,6 +86,14 @@ def sellers() -> list[Seller]:
     return [*(target.seller for target in built_in_targets() if target.seller is not None), EC2]
 
 
+def find_seller(name: str) -> Seller:
+    """Return the seller of `plan --target NAME`."""
+    known = {seller.name: seller for seller in sellers()}
+    if name not in known:
+        raise SkytrainError(f"--target {name}: sells no machines\n  {_one_of(name, known)}")
+    return known[name]
+
+
 def billing_targets() -> list[LaunchTarget]:
     """Return the targets whose jobs cost what their service says, and not what a run's meter counts."""
     return [target for target in built_in_targets() if target.bills_jobs]

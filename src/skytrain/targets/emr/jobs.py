@@ -10,12 +10,13 @@ from typing import Any
 
 from ...aws import AwsSession, Call, job_runs_of, open_session, read_tags, render_calls
 from ...config import Config, SkytrainError
-from ...planning import Market, load_catalog, node_price, serverless_price
+from ...planning import Market, load_catalog
 from ...runs import LaunchRecord, Reporter, launch_folder, launches_of
 from ...storage import Store, open_store
 from ..base import Columns, JobLog, Phase, SchedulerJob, ran
 from ..stopping import PlannedStop, StopResult
 from . import NAMES
+from .costs import node_price, serverless_price
 
 SERVERLESS = "emr-serverless"
 CLUSTER = "emr"

@@ -9,13 +9,9 @@ from ...aws import AwsSession, Call, Tags, offered_zones
 from ...config import Composed, Config, SkytrainError, make, plugin_targets
 from ...planning import (
     Budget,
-    CorpusOffer,
-    cluster_offer,
-    cluster_price,
+    PreparationOption,
     corpus_work,
     load_catalog,
-    serverless_offer,
-    serverless_usd_per_hour,
     timestamp,
 )
 from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, launch_folder, launches_of, next_launch
@@ -28,6 +24,7 @@ from ..lifecycle import LaunchSteps, run_launch
 from ..limits import ask_account, check_alone
 from ..wheels import PLATFORMS, ImagePython
 from .checks import spark_job_checks
+from .costs import cluster_offer, cluster_price, serverless_offer, serverless_usd_per_hour
 from .environment import ENTRY, SPARK_PYTHON, PackedEnvironment, environment_of, pack_environment
 from .jobs import SERVERLESS, emr_jobs_of, emr_log_folder, stop_emr_job
 from .requests import (
@@ -56,7 +53,7 @@ class EmrLaunch:
     environment: PackedEnvironment
     job: EmrJobSpec
     subnet: str  # of a cluster
-    estimate: CorpusOffer
+    estimate: PreparationOption
     usd_per_hour: float  # with all executors or nodes
     documents_assumed: bool
 

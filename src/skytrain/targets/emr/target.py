@@ -7,14 +7,15 @@ from datetime import datetime
 
 from ...aws import AwsSession, render_calls
 from ...config import Config, format_seconds
-from ...planning import JobKind
+from ...planning import Catalog, CorpusWork, JobKind, PreparationOption
 from ...runs import LaunchRecord, Reporter
 from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, RunJobs, SchedulerJob
 from ..checks import Preflight
 from ..plans import compose_without_plan
 from ..stopping import PlannedStop
 from . import NAMES
-from .jobs import COLUMNS, emr_costs, emr_jobs_of, emr_log, plan_emr_stop, run_emr_jobs
+from .costs import cluster_options, fee_note, serverless_note, serverless_options
+from .jobs import COLUMNS, SERVERLESS, emr_costs, emr_jobs_of, emr_log, plan_emr_stop, run_emr_jobs
 from .launch import EmrLaunch, prepare_emr_launch, start_emr_launch
 
 
@@ -52,6 +53,14 @@ class EmrLauncher(LaunchTarget):
             next_arguments=[f"cloud={self.name}"],
             next_options=False,
         )
+
+    def preparation_options(
+        self, config: Config, work: CorpusWork, catalog: Catalog, region: str, deadline_hours: float
+    ) -> tuple[list[PreparationOption], list[str]]:
+        wanted = config.cloud.emr
+        if self.name == SERVERLESS:
+            return serverless_options(work, wanted, region, deadline_hours), [serverless_note(region)]
+        return cluster_options(work, wanted, catalog, region, deadline_hours), [fee_note(catalog, region)]
 
     def run_jobs(self, config: Config, run: str | None) -> RunJobs:
         return RunJobs(run_emr_jobs(config, run) if run else [], COLUMNS)

@@ -10,18 +10,18 @@ from skytrain.config import SkytrainError
 from skytrain.corpus import near
 from skytrain.corpus.dedup import HASHED
 from skytrain.pipelines.plan import plan_corpus
-from skytrain.planning import (
-    CorpusWork,
-    PrepareWork,
-    cluster_price,
-    corpus_costs,
-    serverless_offer,
-    serverless_usd_per_hour,
-)
+from skytrain.planning import CorpusWork, PrepareWork
 from skytrain.planning.catalog import Price, packaged_catalog
-from skytrain.planning.corpus_costs import sized_cluster
 from skytrain.planning.plan_prepare import SCRATCH_BYTES_PER_DOCUMENT
 from skytrain.report import corpus_lines
+from skytrain.targets.emr import costs
+from skytrain.targets.emr.costs import (
+    cluster_price,
+    fee_note,
+    serverless_offer,
+    serverless_usd_per_hour,
+    sized_cluster,
+)
 from tests.support.settings import CLOUD_DEFAULTS
 from tests.targets.ground import CONFIG
 
@@ -84,12 +84,10 @@ def test_disks_hold_what_de_duplication_writes_and_a_deadline_that_nothing_meets
 def test_one_machine_that_is_late_is_offered_at_its_lower_price_and_regions_without_serverless_are_planned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(corpus_costs, "_serverless_prices", dict)
+    monkeypatch.setattr(costs, "_serverless_prices", dict)
     late = plan_corpus(CONFIG(), "us-east-2", 2.0, 1e9, 3e12)
     assert "(spot)" in late.offers[-1].machines and all(offer.how != "emr-serverless" for offer in late.offers)
-    assert any(
-        "no price is known for us-east-2" in line for line in corpus_lines(late.work, late.region, packaged_catalog())
-    )
+    assert any("no price is known for us-east-2" in line for line in corpus_lines(late.work, late.notes))
 
 
 def test_a_fee_that_was_read_takes_the_place_of_the_assumed_one() -> None:
@@ -109,7 +107,5 @@ def test_a_fee_that_was_read_takes_the_place_of_the_assumed_one() -> None:
     )
     read = cluster_price(wanted, replace(catalog, emr_fees=fees), "us-east-2")
     assert read.fee == pytest.approx(0.04) and read.machines == assumed.machines
-    work = corpus_costs.CorpusWork(1e9, 1e6)
-    lines = corpus_lines(work, "us-east-2", replace(catalog, emr_fees=fees))
-    assert any("AWS' price list (2026-11-16)" in line for line in lines)
-    assert any("a quarter of the price on demand" in line for line in corpus_lines(work, "us-east-2", catalog))
+    assert "AWS' price list (2026-11-16)" in fee_note(replace(catalog, emr_fees=fees), "us-east-2")
+    assert "a quarter of the price on demand" in fee_note(catalog, "us-east-2")
