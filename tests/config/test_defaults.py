@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import GROUPS, Config, ConfigError, DecoderConfig, TaskConfig, compose, flatten, schema, upgrade
+from skytrain.config import (
+    GROUPS,
+    Config,
+    ConfigError,
+    DecoderConfig,
+    TaskConfig,
+    compose,
+    composition,
+    flatten,
+    schema,
+    upgrade,
+)
 from skytrain.config.group_files import base_files, file_settings
 from skytrain.config.schema import fields_of
 from skytrain.config.upgrades import BEFORE
@@ -111,12 +122,12 @@ def test_an_old_record_keeps_its_meaning_whatever_the_files_say_today():
 
 
 def test_a_former_name_of_a_setting_is_still_read_and_one_line_says_so(caplog, account):
+    composition._tell_renamed.cache_clear()
     for choice in ("cloud=eks", "cloud=none"):
-        caplog.clear()
         assert compose([choice, "cloud.kind=trainjob"]).config.cloud.eks.job_kind == "trainjob"
-        assert caplog.messages == [
-            "cloud.kind (from command line) is now called cloud.eks.job_kind; the old name is still read"
-        ]
+    assert caplog.messages == [
+        "cloud.kind (from command line) is now called cloud.eks.job_kind; the old name is still read"
+    ]
     record = plain(compose(["cloud=eks"]).config)
     del record["cloud"]["eks"]["job_kind"]
     assert upgrade(Config, record)["cloud"]["eks"]["job_kind"] == "job"

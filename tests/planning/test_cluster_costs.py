@@ -20,7 +20,7 @@ from skytrain.planning.cluster_costs import (
     SYSTEM_DISK_GB,
     SYSTEM_NODES,
     SYSTEM_TYPE,
-    cluster_prices,
+    unit_prices,
 )
 from skytrain.report import cluster_table
 from tests.support.kubernetes_manifests import KUBERNETES
@@ -111,4 +111,4 @@ def test_plan_prints_the_cluster_around_the_machines_that_it_chose(
 
 
 def test_every_price_has_a_date_and_a_source() -> None:
-    assert all(len(price.source) > 10 and len(price.date) == 10 for price in cluster_prices().values())
+    assert all(len(price.source) > 10 and len(price.date) == 10 for price in unit_prices().values())

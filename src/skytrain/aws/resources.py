@@ -11,27 +11,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ..planning import GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH, IPV4_USD_PER_HOUR, Market, cluster_prices, load_catalog
+from ..planning import HOURS_PER_MONTH, Market, load_catalog, unit_prices
 from .calls import Call
 from .errors import CloudError
 from .session import AwsSession
 from .tags import PROJECT, Tags, project_filter, read_tags
 
-# Dollars per GB and month.
-LOG_USD_PER_GB = 0.03
-SNAPSHOT_USD_PER_GB = 0.05  # for the volume's size, which is the largest that a snapshot can be
-VOLUME_USD_PER_GB = {
-    "gp3": GP3_USD_PER_GB_MONTH,
-    "gp2": 0.10,
-    "io1": 0.125,
-    "io2": 0.125,
-    "st1": 0.045,
-    "sc1": 0.015,
-    "standard": 0.05,
-}
-SCRATCH_USD_PER_GB = 0.14  # of FSx for Lustre
-PERSISTENT_USD_PER_GB = {125: 0.145, 250: 0.21, 500: 0.34, 1000: 0.60}  # by throughput per TiB
-
+VOLUME_TYPES = ("gp3", "gp2", "io1", "io2", "st1", "sc1", "standard")
 ABANDONED = timedelta(days=1)  # an upload younger than this may be in progress; the base's lifecycle rule agrees
 GROUP_TAG = "aws:autoscaling:groupName"
 KEYS_ROOT = "/skytrain/"  # path of the parameters that contain API keys
@@ -202,14 +188,15 @@ def _find_instances(session: AwsSession, region: str) -> Iterator[CloudResource]
 
 def _volume_usd(volume: Answer) -> float | None:
     # Provisioned throughput and operations beyond the free ones are not counted.
-    price = VOLUME_USD_PER_GB.get(volume.get("VolumeType", ""))
-    return None if price is None else per_month(price * volume["Size"])
+    kind = volume.get("VolumeType")
+    return per_month(unit_prices()[kind].usd * volume["Size"]) if kind in VOLUME_TYPES else None
 
 
 def _file_system_usd(system: Answer) -> float | None:
     throughput = system.get("LustreConfiguration", {}).get("PerUnitStorageThroughput")
-    price = SCRATCH_USD_PER_GB if throughput is None else PERSISTENT_USD_PER_GB.get(throughput)
-    return None if price is None else per_month(price * system.get("StorageCapacity", 0))
+    kind = "scratch" if throughput is None else f"persistent2-{throughput}"
+    price = unit_prices().get(f"fsx-lustre-{kind}")
+    return None if price is None else per_month(price.usd * system.get("StorageCapacity", 0))
 
 
 def _release_address(address: CloudResource) -> list[Call]:
@@ -236,7 +223,7 @@ def _find_eks_clusters(session: AwsSession, region: str) -> Iterator[CloudResour
             tags=tags,
             state=cluster.get("status", ""),
             created_at=cluster.get("createdAt"),
-            usd_per_hour=cluster_prices()["eks-cluster"].usd_per_hour,  # the control plane; nodes are instances
+            usd_per_hour=unit_prices()["eks-cluster"].usd_per_hour,  # the control plane; nodes are instances
             facts={"nodegroups": groups},
         )
 
@@ -372,7 +359,7 @@ def _find_log_groups(session: AwsSession, region: str) -> Iterator[CloudResource
                     region=region,
                     tags=tags,
                     created_at=datetime.fromtimestamp(group["creationTime"] / 1000, UTC),
-                    usd_per_hour=per_month(LOG_USD_PER_GB * stored / 1e9),
+                    usd_per_hour=per_month(unit_prices()["cloudwatch-logs"].usd * stored / 1e9),
                     facts={"bytes": stored},
                 )
 
@@ -580,7 +567,7 @@ _TABLE = (
             "Addresses",
             id="AllocationId",
             state=lambda address: "in use" if address.get("AssociationId") else "unused",
-            usd_per_hour=IPV4_USD_PER_HOUR,  # whether it is used or not
+            usd_per_hour=unit_prices()["public-ipv4"].usd_per_hour,  # whether it is used or not
             facts=lambda address: {"association": address.get("AssociationId")},
         ),
         delete=_release_address,
@@ -598,7 +585,8 @@ _TABLE = (
             id="SnapshotId",
             state="State",
             created="StartTime",
-            usd_per_hour=lambda snapshot: per_month(SNAPSHOT_USD_PER_GB * snapshot["VolumeSize"]),
+            # For the volume's size, which is the largest that a snapshot can be.
+            usd_per_hour=lambda snapshot: per_month(unit_prices()["ebs-snapshot"].usd * snapshot["VolumeSize"]),
         ),
         delete=delete_by("ec2", "DeleteSnapshot", "SnapshotId"),
         reads=("ec2:DescribeSnapshots",),
@@ -749,7 +737,7 @@ _TABLE = (
             keep=lambda gateway: gateway["State"] in ("pending", "available"),
             state="State",
             created="CreateTime",
-            usd_per_hour=lambda gateway: cluster_prices()["nat-gateway"].usd_per_hour,  # without the data that passes
+            usd_per_hour=lambda gateway: unit_prices()["nat-gateway"].usd_per_hour,  # without the data that passes
         ),
         delete=keep_all,
         reads=("ec2:DescribeNatGateways",),

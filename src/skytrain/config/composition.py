@@ -265,7 +265,13 @@ def _rename(tree: DictConfig, origins: dict[str, str]) -> None:
         if holder is not None and name in holder:
             OmegaConf.update(tree, new, holder.pop(name), force_add=True)
             origins[new] = origins.pop(old)
-            log.warning("%s (from %s) is now called %s; the old name is still read", old, origins[new], new)
+            _tell_renamed(old, new, origins[new])
+
+
+@functools.cache
+def _tell_renamed(old: str, new: str, origin: str) -> None:
+    """Say it once: a launch composes its settings several times."""
+    log.warning("%s (from %s) is now called %s; the old name is still read", old, origin, new)
 
 
 def _value(override: Override) -> Any:

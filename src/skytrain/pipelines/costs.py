@@ -11,14 +11,13 @@ from typing import Any
 
 from ..aws import RUN, AwsSession, Call, CloudError
 from ..config import Config, format_bytes, format_seconds, plural
-from ..planning import S3_USD_PER_1000_WRITES, S3_USD_PER_GB_MONTH
+from ..planning import unit_prices
 from ..report import text_table
 from ..runs import Count, HostSpends, LaunchRecord, last_records, launches_of, load_run
 from ..storage import Store, open_store
 from ..targets import billing_targets, built_in_target
 
 # us-east-2. Rank 0 writes spend, metrics and log and lists the attempts every five seconds, and reads one small object.
-USD_PER_READ = 0.0004 / 1000
 WRITES_PER_HOUR = 4 * 720
 READS_PER_HOUR = 720
 BILLING_REGION = "us-east-1"  # Cost Explorer has one endpoint
@@ -105,8 +104,12 @@ def costs(config: Config, run: str, session: AwsSession | None) -> RunCosts:
         machines=machines,
         metered=any(machine.usd for machine in machines),
         stored_bytes=stored,
-        storage_usd_per_month=S3_USD_PER_GB_MONTH * stored / 1e9 if remote else 0.0,
-        requests_usd=hours * (WRITES_PER_HOUR * S3_USD_PER_1000_WRITES / 1000 + READS_PER_HOUR * USD_PER_READ)
+        storage_usd_per_month=unit_prices()["s3"].usd * stored / 1e9 if remote else 0.0,
+        requests_usd=hours
+        * (
+            WRITES_PER_HOUR * unit_prices()["s3-writes"].usd / 1000
+            + READS_PER_HOUR * unit_prices()["s3-reads"].usd / 1000
+        )
         if remote
         else 0.0,
         bill=None if session is None else read_bill(session, run, began_at),

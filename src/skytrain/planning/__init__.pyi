@@ -13,7 +13,6 @@ from .cluster_costs import (
     ClusterCosts as ClusterCosts,
     ClusterMachines as ClusterMachines,
     CostLine as CostLine,
-    cluster_prices as cluster_prices,
     price_cluster as price_cluster,
 )
 from .communication import Node as Node
@@ -28,12 +27,7 @@ from .corpus_costs import (
 from .costs import (
     BOOT_SECONDS as BOOT_SECONDS,
     EVALUATION_COST as EVALUATION_COST,
-    GP3_USD_PER_GB_MONTH as GP3_USD_PER_GB_MONTH,
-    HOURS_PER_MONTH as HOURS_PER_MONTH,
     INTERRUPTIONS_PER_HOUR as INTERRUPTIONS_PER_HOUR,
-    IPV4_USD_PER_HOUR as IPV4_USD_PER_HOUR,
-    S3_USD_PER_1000_WRITES as S3_USD_PER_1000_WRITES,
-    S3_USD_PER_GB_MONTH as S3_USD_PER_GB_MONTH,
     task_tokens as task_tokens,
     work_of as work_of,
     young_daly_seconds as young_daly_seconds,
@@ -104,6 +98,7 @@ from .plan_prepare import (
 from .plan_rows import offer_rows as offer_rows, purchase_rows as purchase_rows
 from .plan_serve import ServeWork as ServeWork, serve_plan as serve_plan
 from .plan_smoke import SmokeSettings as SmokeSettings, delayed_plan as delayed_plan, smoke_plan as smoke_plan
+from .price_list import HOURS_PER_MONTH as HOURS_PER_MONTH, unit_prices as unit_prices
 from .ranking import (
     CpuMachine as CpuMachine,
     Ranked as Ranked,

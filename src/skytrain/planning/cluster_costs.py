@@ -6,14 +6,11 @@ closed network. GPU nodes are the plan's machines. Prices per GB through the NAT
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 
 from .catalog import Catalog, Market
-from .costs import HOURS_PER_MONTH
+from .price_list import UnitPrice, unit_prices
 
 SYSTEM_TYPE = "m7i.large"
 SYSTEM_NODES = 2
@@ -26,13 +23,6 @@ CLUSTER_ENDPOINTS = 4
 # Monday to Friday, 20:00 to 06:00: the schedule of the examples
 NIGHTS_HOURS = 5 * 10
 WEEK_HOURS = 7 * 24
-
-
-@dataclass(frozen=True)
-class StandingPrice:
-    usd_per_hour: float
-    date: str
-    source: str
 
 
 @dataclass(frozen=True)
@@ -68,21 +58,11 @@ class ClusterCosts:
         return self.idle_usd_per_hour + sum(line.usd_per_hour for line in self.busy)
 
 
-def cluster_prices() -> dict[str, StandingPrice]:
-    text = files("skytrain.planning").joinpath("data", "cluster_prices.csv").read_text()
-    return {
-        row["item"]: StandingPrice(
-            float(row["usd"]) / (1 if row["unit"] == "hour" else HOURS_PER_MONTH), row["date"], row["source"]
-        )
-        for row in csv.DictReader(io.StringIO(text))
-    }
-
-
 def price_cluster(catalog: Catalog, machines: ClusterMachines, closed_network: bool = False) -> ClusterCosts:
     """Return the cluster's hourly bill. A spot machine counts at the region's highest price."""
     idle = tuple(_idle(catalog, machines.region, closed_network))
     gpu = _machine(catalog, machines.instance_type, machines.region, machines.market)
-    disk = cluster_prices()["gp3"]
+    disk = unit_prices()["gp3"]
     each = f"{machines.nodes} x {machines.instance_type}, {machines.market}"
     busy = (
         CostLine("GPU nodes", machines.nodes * gpu.usd_per_hour, gpu.date, each),
@@ -97,7 +77,7 @@ def price_cluster(catalog: Catalog, machines: ClusterMachines, closed_network: b
 
 
 def _idle(catalog: Catalog, region: str, closed_network: bool) -> Iterator[CostLine]:
-    prices = cluster_prices()
+    prices = unit_prices()
     system = _machine(catalog, SYSTEM_TYPE, region, "on-demand")
     disk_gb = SYSTEM_NODES * SYSTEM_DISK_GB + PROMETHEUS_DISK_GB
     counted = [
@@ -121,10 +101,10 @@ def _idle(catalog: Catalog, region: str, closed_network: bool) -> Iterator[CostL
         yield CostLine(name, number * prices[item].usd_per_hour, prices[item].date, note)
 
 
-def _machine(catalog: Catalog, instance_type: str, region: str, market: Market) -> StandingPrice:
+def _machine(catalog: Catalog, instance_type: str, region: str, market: Market) -> UnitPrice:
     price = catalog.price(instance_type, region, market)
     assert price is not None, f"an offer of {instance_type} in {region} has a price"
-    return StandingPrice(price.usd_per_hour_max, price.date, price.source)
+    return UnitPrice(price.usd_per_hour_max, "hour", price.date, price.source)
 
 
 def _savings(

@@ -16,6 +16,7 @@ from ..config import Config, EvaluationConfig, Interval, find_tasks, has_layers,
 from .catalog import InstanceType, Price
 from .measurements import SIGMA
 from .memory import checkpoint_bytes, planned_precision
+from .price_list import HOURS_PER_MONTH, unit_prices
 from .throughput import Source
 
 SAMPLES = 1000  # quasi-random draws, the same for every offer, so that differences are not random
@@ -29,12 +30,8 @@ S3_BYTES_PER_S_MOST = 2e9
 UNKNOWN_ITEMS = 1000  # items of a task whose file does not say how many it has
 EVALUATION_COST = 1 / 3  # cost of a token relative to training: forward pass only
 GP3_GB = 200
-GP3_USD_PER_GB_MONTH = 0.08
-S3_USD_PER_GB_MONTH = 0.023
-S3_USD_PER_1000_WRITES = 0.005
+GP3_USD_PER_GB_MONTH = unit_prices()["gp3"].usd
 S3_PART_BYTES = 64 * 2**20
-IPV4_USD_PER_HOUR = 0.005
-HOURS_PER_MONTH = 730.0
 KEPT_DAYS = 30.0  # how long data and checkpoints stay in the bucket
 
 ASSUMPTIONS = {
@@ -149,11 +146,14 @@ def estimate(
         lost = interruptions * (start + draw["lost"] * (interval if interval is not None else training))
     hours = (first + lost) / 3600
     machine = usd_per_hour * nodes * hours
-    disks = nodes * GP3_GB * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH * hours + nodes * IPV4_USD_PER_HOUR * hours
+    disks = (
+        nodes * GP3_GB * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH * hours
+        + nodes * unit_prices()["public-ipv4"].usd_per_hour * hours
+    )
     stored_gb = (work.data_bytes + work.kept_checkpoints * work.checkpoint_bytes) / 1e9
     bucket = (
-        stored_gb * S3_USD_PER_GB_MONTH * KEPT_DAYS / 30
-        + (saves * work.checkpoint_bytes + work.data_bytes) / S3_PART_BYTES * S3_USD_PER_1000_WRITES / 1000
+        stored_gb * unit_prices()["s3"].usd * KEPT_DAYS / 30
+        + (saves * work.checkpoint_bytes + work.data_bytes) / S3_PART_BYTES * unit_prices()["s3-writes"].usd / 1000
     )
     total = machine + disks + bucket
     rate = usd_per_hour * nodes / 3600

@@ -10,10 +10,11 @@ from datetime import timedelta
 from .. import __version__
 from ..config import SkytrainError, format_bytes, source_hash
 from .catalog import MARKETS, Catalog, InstanceType, Price
-from .costs import BOOT_SECONDS, GP3_GB, GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH, INTERRUPTIONS_PER_HOUR, s3_seconds
+from .costs import BOOT_SECONDS, GP3_GB, GP3_USD_PER_GB_MONTH, INTERRUPTIONS_PER_HOUR, s3_seconds
 from .offers import PlanRequest
 from .plan_file import FORMAT, CostForecast, Plan, PlannedCode, PlannedData, PlannedOffer, QuotaNeed, timestamp
 from .plan_making import EXPIRES_HOURS, FALLBACKS, JobMaterial, bid_for
+from .price_list import HOURS_PER_MONTH
 
 TEXT_BYTES_PER_VCPU_SECOND = 4e6  # 6.1e6 measured per CPU-second; a vCPU is half a core: two thirds assumed
 PREPARE_P90_FACTOR = 1.8  # p90 of the seconds over their median: rules, languages and file formats differ; assumed

@@ -9,10 +9,11 @@ from datetime import timedelta
 from .. import __version__
 from ..config import SkytrainError, source_hash
 from .catalog import InstanceType, Price
-from .costs import GP3_GB, GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH
+from .costs import GP3_GB, GP3_USD_PER_GB_MONTH
 from .memory import usable_bytes
 from .plan_file import FORMAT, CostForecast, Plan, PlannedCode, PlannedData, PlannedOffer, QuotaNeed, timestamp
 from .plan_making import EXPIRES_HOURS, FALLBACKS, JobMaterial, bid_for
+from .price_list import HOURS_PER_MONTH
 from .serving import ServedShape, ServingFit, fit_serving, refuse_serving
 
 GB = 1e9

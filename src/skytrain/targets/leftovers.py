@@ -22,7 +22,7 @@ from ..aws import (
     scan_account,
 )
 from ..config import DONE, STOPPED, Config, SkytrainError, format_bytes, format_seconds, plural
-from ..planning import S3_USD_PER_GB_MONTH
+from ..planning import unit_prices
 from ..runs import DamagedRecord, Reporter, RunStatus, attempt_key, attempt_numbers, launches_of, read_outcome
 from ..storage import Store, open_store
 from .limits import ended_in_store
@@ -44,7 +44,7 @@ class OldLogs:
 
     @property
     def usd_per_month(self) -> float:
-        return S3_USD_PER_GB_MONTH * self.bytes / 1e9
+        return unit_prices()["s3"].usd * self.bytes / 1e9
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from importlib import resources
 
 from ...config import EmrConfig, SkytrainError
 from ...planning import (
-    GP3_USD_PER_GB_MONTH,
     HOURS_PER_MONTH,
     INTERRUPTIONS_PER_HOUR,
     PREPARE_P90_FACTOR,
@@ -19,6 +18,7 @@ from ...planning import (
     CorpusWork,
     Market,
     PreparationOption,
+    unit_prices,
 )
 
 # Busy share of the executors' time: stages end with a few tasks, and at times only the driver works; assumed.
@@ -157,7 +157,7 @@ def cluster_price(wanted: EmrConfig, catalog: Catalog, region: str) -> ClusterPr
             machines += count * price.machine
             fee += count * price.fee
     nodes = 1 + wanted.core_nodes + wanted.task_nodes
-    return ClusterPrice(machines, fee, nodes * wanted.disk_gb * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH)
+    return ClusterPrice(machines, fee, nodes * wanted.disk_gb * unit_prices()["gp3"].usd / HOURS_PER_MONTH)
 
 
 def cluster_offer(work: CorpusWork, wanted: EmrConfig, catalog: Catalog, region: str) -> PreparationOption:
