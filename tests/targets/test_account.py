@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from skytrain.jobs import generation_key
 from skytrain.report import machine_notes, machine_rows
 from skytrain.runs import (
     LaunchedGroup,
+    LaunchId,
     LaunchRecord,
     RunStatus,
     Silent,
@@ -27,15 +29,17 @@ from skytrain.runs import (
     create_launch,
     create_run,
     new_record,
+    read_launch,
     read_stop,
+    stopped_key,
     write_outcome,
 )
-from skytrain.storage import open_store
+from skytrain.storage import Retry, open_store
 from skytrain.targets import account_state
 from skytrain.targets.account import machines_of
 from skytrain.targets.leftovers import delete_garbage, find_garbage
 from skytrain.targets.shell import choose_machine
-from skytrain.targets.stopping import StoppedRun, end_machines, stop_calls
+from skytrain.targets.stopping import StoppedRun, end_machines, stop, stop_calls, stop_with_machines
 from tests.support.actions import COMMAND_ACTIONS
 from tests.support.tiny import tiny_config
 from tests.targets.conftest import use_session
@@ -169,8 +173,8 @@ def test_stop_ends_the_groups_and_machines_of_its_run_and_no_others(machines, co
         )
     found = machines_of(config, machines, "a", pytest.fail)
     operations = [(region, call.operation) for region, call in stop_calls(found)]
-    assert operations == [("us-east-2", "UpdateAutoScalingGroup"), ("us-east-2", "TerminateInstances")]
-    assert end_machines(machines, found, Silent()) == 2
+    assert operations == [("us-east-2", "UpdateAutoScalingGroup"), *[("us-east-2", "TerminateInstances")] * 2]
+    assert end_machines(machines, found, Silent()) == []
     left = account_state(config, machines, [])
     assert [each.run for each in left.machines] == ["b"]
     assert actions <= set(COMMAND_ACTIONS["stop"])
@@ -184,7 +188,8 @@ def test_the_stop_command_asks_prints_requests_and_does_not_kill_what_may_be_sav
     root = f"store.root={config.store.root}"
     planned = json.loads(skytrain("stop", "a", root, "cloud=aws", "--dry-run").stdout)
     assert planned["store"]["attempt"] == 0 and planned["store"]["write"].endswith("/runs/a/stop.json")
-    assert [each["operation"] for each in planned["requests"]] == ["UpdateAutoScalingGroup", "TerminateInstances"]
+    operations = [each["operation"] for each in planned["requests"]]
+    assert operations == ["UpdateAutoScalingGroup", "TerminateInstances", "TerminateInstances"]
     assert read_stop(open_store(config.store), "a") is None
     with pytest.raises(SkytrainError, match="Stop a and terminate 2 machines"):
         skytrain("stop", "a", root, "cloud=aws")
@@ -317,6 +322,166 @@ def launch_of(run: str, *, launched_at: datetime, kill_at: datetime) -> LaunchRe
         words=[],
         groups=[group],
     )
+
+
+def test_stop_ends_a_group_whose_tags_someone_removed(machines, config):
+    """Its instances keep theirs: ended alone, the group would replace them, and the run would train to its end."""
+    record_run(config, "a", ended=True)
+    forget_tags(machines, "demo-a-us-east-2")
+    done = skytrain("stop", "a", f"store.root={config.store.root}", "cloud=aws", "--yes")
+    assert done.exit_code == 0 and "2 machines terminated" in done.output
+    assert sizes(machines)["demo-a-us-east-2"] == (0, 0)
+
+
+def test_stop_ends_machines_of_which_only_the_launch_knows(machines, config):
+    store, now = open_store(config.store), datetime.now(UTC)
+    record_run(config, "a", ended=True)
+    launch = launch_of("a", launched_at=now, kill_at=now + timedelta(hours=3))
+    create_launch(store, replace(launch, groups=[replace(launch.groups[0], name="demo-a-us-east-2")]))
+    forget_tags(machines, "demo-a-us-east-2", instances=True)
+    done = skytrain("stop", "a", f"store.root={config.store.root}", "cloud=aws", "--yes")
+    assert done.exit_code == 0 and "2 machines terminated" in done.output
+    assert sizes(machines)["demo-a-us-east-2"] == (0, 0)
+
+
+def test_stop_ends_the_machines_of_the_smoke_run_that_comes_first(machines, config):
+    store, now = open_store(config.store), datetime.now(UTC)
+    smoke = launch_of("b", launched_at=now, kill_at=now + timedelta(hours=3))
+    group = replace(smoke.groups[0], name="demo-b-us-east-1")
+    create_launch(store, replace(smoke, region="us-east-1", groups=[group], then=LaunchId("c", "00001")))
+    whole = launch_of("c", launched_at=now, kill_at=now + timedelta(hours=9))
+    create_launch(store, replace(whole, after=LaunchId("b", "00001")))
+    done = skytrain("stop", "c", f"store.root={config.store.root}", "cloud=aws", "--yes")
+    assert done.exit_code == 0 and "1 machine terminated" in done.output
+    assert sizes(machines, "us-east-1")["demo-b-us-east-1"] == (0, 0)
+    assert read_launch(store, "c", "00001").failed  # the smoke run's last act would have started it
+
+
+def test_a_smoke_run_that_is_stopped_does_not_start_the_run_after_it(machines, config):
+    store, now = open_store(config.store), datetime.now(UTC)
+    record_run(config, "b")
+    smoke = launch_of("b", launched_at=now, kill_at=now + timedelta(hours=3))
+    create_launch(store, replace(smoke, then=LaunchId("c", "00001")))
+    whole = launch_of("c", launched_at=now, kill_at=now + timedelta(hours=9))
+    create_launch(store, replace(whole, after=LaunchId("b", "00001")))
+    stop(config, "b", 0.0, Silent())
+    assert read_launch(store, "c", "00001").failed
+
+
+@pytest.mark.parametrize("launched", [False, True])
+def test_an_edited_expiry_does_not_let_gc_delete_a_run_that_trains(machines, config, monkeypatch, launched):
+    complete_moto(monkeypatch)
+    record_run(config, "a")
+    if launched:
+        now = datetime.now(UTC)
+        record = launch_of("a", launched_at=now, kill_at=now + timedelta(hours=3))
+        create_launch(
+            open_store(config.store), replace(record, groups=[replace(record.groups[0], name="demo-a-us-east-2")])
+        )
+    scaling = machines.client("autoscaling", "us-east-2")
+    edited = {"ResourceId": "demo-a-us-east-2", "ResourceType": "auto-scaling-group", "PropagateAtLaunch": True}
+    scaling.create_or_update_tags(Tags=[{**edited, "Key": "skytrain:expires-at", "Value": "2020-01-01T00:00:00Z"}])
+    found = find_garbage(config, machines, GcSelection(), Silent(), regions=["us-east-2"], project="demo")
+    assert len(found.verdicts) == 3 and not found.doomed
+    assert all("its run is active" in each.reason for each in found.verdicts)
+
+
+def test_gc_says_what_a_group_costs_that_it_deletes_with_its_instances(machines, config, monkeypatch):
+    complete_moto(monkeypatch)
+    scaling = machines.client("autoscaling", "us-east-2")
+    edited = {"ResourceId": "demo-a-us-east-2", "ResourceType": "auto-scaling-group", "PropagateAtLaunch": True}
+    scaling.create_or_update_tags(Tags=[{**edited, "Key": "skytrain:expires-at", "Value": "2020-01-01T00:00:00Z"}])
+    found = find_garbage(config, machines, GcSelection(), Silent(), regions=["us-east-2"], project="demo")
+    assert [each.resource.kind for each in found.doomed] == ["Auto Scaling group"] and found.usd_per_hour > 1
+
+
+def test_gc_ends_machines_without_tags_of_a_launch_that_is_over(machines, config, monkeypatch):
+    complete_moto(monkeypatch)
+    record_run(config, "a", ended=True)
+    store, now = open_store(config.store), datetime.now(UTC)
+    record = launch_of("a", launched_at=now - timedelta(hours=4), kill_at=now + timedelta(hours=3))
+    create_launch(store, replace(record, groups=[replace(record.groups[0], name="demo-a-us-east-2")]))
+    store.write(stopped_key(record), b"{}")
+    forget_tags(machines, "demo-a-us-east-2", instances=True)
+    found = find_garbage(config, machines, GcSelection(), Silent(), regions=["us-east-2"], project="demo")
+    assert delete_garbage(config, machines, found, Silent()) == []
+    assert "demo-a-us-east-2" not in sizes(machines)
+
+
+class Unanswered:
+    """Every first request that changes something is not answered: not even botocore knows why."""
+
+    def __init__(self, session, times: int) -> None:
+        self.real, self.times, self.failed = session.perform, times, Counter[str]()
+
+    def __call__(self, call, region=None):
+        if call.mutates and self.failed[repr(call.parameters)] < self.times:
+            self.failed[repr(call.parameters)] += 1
+            raise AttributeError("'NoneType' object has no attribute 'get'")
+        return self.real(call, region)
+
+
+def test_stop_survives_any_error_and_asks_again(machines, config, monkeypatch):
+    record_run(config, "a", ended=True)
+    monkeypatch.setattr("skytrain.aws.removal.time.sleep", lambda _: None)
+    monkeypatch.setattr(machines, "perform", Unanswered(machines, 1))
+    done = skytrain("stop", "a", f"store.root={config.store.root}", "cloud=aws", "--yes")
+    assert done.exit_code == 0 and "2 machines terminated" in done.output
+    assert sizes(machines)["demo-a-us-east-2"] == (0, 0)
+
+
+def test_stop_that_cannot_end_machines_names_them_and_what_ends_them(machines, config, monkeypatch):
+    record_run(config, "a", ended=True)
+    real = machines.perform
+    seen = list[str]()
+
+    def perform(call, region=None):
+        if call.mutates:
+            seen.append(call.operation)
+            raise ConnectionResetError("reset by peer")
+        return real(call, region)
+
+    monkeypatch.setattr(machines, "perform", perform)
+    found = machines_of(config, machines, "a", pytest.fail)
+    left = end_machines(machines, found, Silent(), Retry(seconds=0.0))
+    assert seen == ["UpdateAutoScalingGroup", "TerminateInstances", "TerminateInstances"] and len(left) == 3
+    planned = stop_with_machines(config, "a", pytest.fail)
+    monkeypatch.setattr("skytrain.targets.stopping.end_machines", lambda *_: left)
+    result = planned.end(0.0, False, Silent())
+    assert result.exit_code == 3 and result.warning is not None
+    assert "demo-a-us-east-2" in result.warning and "skytrain stop a cloud=aws" in result.warning
+
+
+def test_gc_survives_any_error_of_one_deletion(machines, config, monkeypatch):
+    complete_moto(monkeypatch)
+    record_run(config, "a", ended=True)
+    found = find_garbage(config, machines, GcSelection(), Silent(), regions=["us-east-2"], project="demo")
+    real = machines.perform
+
+    def perform(call, region=None):
+        if call.operation == "DeleteAutoScalingGroup":
+            raise AttributeError("a defect of a library")
+        return real(call, region)
+
+    monkeypatch.setattr(machines, "perform", perform)
+    (failed,) = delete_garbage(config, machines, found, Silent())
+    assert failed.resource.kind == "Auto Scaling group" and "a defect of a library" in failed.problem
+
+
+def forget_tags(session, group: str, *, instances: bool = False) -> None:
+    """Remove all tags that a person can remove from a group, and from its instances."""
+    scaling, ec2 = session.client("autoscaling", "us-east-2"), session.client("ec2", "us-east-2")
+    (found,) = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[group])["AutoScalingGroups"]
+    named = {"ResourceId": group, "ResourceType": "auto-scaling-group"}
+    scaling.delete_tags(Tags=[{**named, "Key": tag["Key"]} for tag in found["Tags"]])
+    if instances:
+        keys = [{"Key": tag["Key"]} for tag in found["Tags"]]
+        ec2.delete_tags(Resources=[one["InstanceId"] for one in found["Instances"]], Tags=keys)
+
+
+def sizes(session, region: str = "us-east-2") -> dict[str, tuple[int, int]]:
+    found = session.client("autoscaling", region).describe_auto_scaling_groups()["AutoScalingGroups"]
+    return {one["AutoScalingGroupName"]: (one["DesiredCapacity"], len(one["Instances"])) for one in found}
 
 
 def test_a_mistyped_region_is_not_reported_as_empty(machines, config):

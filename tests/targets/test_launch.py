@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from skytrain.aws import CloudError
+from skytrain.aws import AwsSession, CloudError
 from skytrain.config import Composed, Config, SkytrainError, compose, source_hash
 from skytrain.corpus import InputFile
-from skytrain.jobs import generation_key
+from skytrain.jobs import NodeRequest, generation_key
 from skytrain.planning import PrepareWork
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.runs import (
@@ -27,8 +31,9 @@ from skytrain.runs import (
     read_launch,
     read_spend,
     started_key,
+    supersede_launch,
 )
-from skytrain.storage import StoreUnreachable, open_store
+from skytrain.storage import Store, StoreUnreachable, open_store
 from skytrain.targets import (
     PlannedJob,
     RunEnd,
@@ -52,6 +57,7 @@ from skytrain.targets.ec2.launch import (
     wait_for_start,
 )
 from skytrain.targets.ec2.machines import Ec2Machines, try_next_offer
+from skytrain.targets.ec2.target import Ec2Launcher
 from skytrain.targets.wheels import PLATFORMS, ImagePython
 
 from .conftest import StubbedSession, use_store
@@ -81,11 +87,15 @@ def config_of(ground: Ground, root: str) -> Config:
     return replace(config, run=RUN, store=replace(config.store, root=root), cloud=replace(config.cloud, target="ec2"))
 
 
-def prepared(ground: Ground, stubbed: StubbedSession, root: str, *offers: Any) -> PreparedLaunch:
+def prepared(
+    ground: Ground, stubbed: StubbedSession, root: str, *offers: Any, budget_usd: float | None = None
+) -> PreparedLaunch:
     offers = offers or (offer("g5.xlarge", 1), offer("g6.xlarge", 1, "on-demand", max_usd_per_hour_each=3.0))
-    quotas(stubbed, (G_SPOT, 96.0), *((G_ON_DEMAND, 96.0) for _ in offers[1:]))
+    quotas(stubbed, *((G_SPOT if one.market == "spot" else G_ON_DEMAND, 96.0) for one in offers))
     made = replace(plan(*offers), code=PlannedCode("0", source_hash()))
-    preflight = replace(ground.preflight(made), config=config_of(ground, root))
+    config = config_of(ground, root)
+    config = replace(config, budget=replace(config.budget, usd=budget_usd))
+    preflight = replace(ground.preflight(made), config=config)
     return prepare_launch(PlannedJob(Composed(preflight.config, {}, {}), made), preflight, lambda _: None)
 
 
@@ -302,6 +312,171 @@ def test_a_launch_whose_machines_could_not_be_removed_still_counts_as_one_that_h
         prepared(ground, stubbed, s3_root)
 
 
+class ClosedLid:
+    """The requests of a launch whose computer sleeps before one of them, while `meanwhile` happens elsewhere."""
+
+    def __init__(self, session: AwsSession, before: str, meanwhile: Callable[[], None]) -> None:
+        self._perform, self._before, self._meanwhile = session.perform, before, meanwhile
+        self.asleep, self.slept = False, False
+
+    def __call__(self, call: Any, region: str | None = None) -> Any:
+        if call.operation == self._before and not self.slept and not self.asleep:
+            self.asleep = True
+            self._meanwhile()
+            self.asleep, self.slept = False, True
+        return self._perform(call, region)
+
+
+@pytest.mark.usefixtures("without_packages")
+@pytest.mark.parametrize("before", ["CreateAutoScalingGroup", "SetDesiredCapacity"])
+def test_a_launch_that_slept_while_a_colleague_launched_leaves_only_the_colleagues_machines(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """Even where it sleeps after its last look at the store, and makes one more request when it wakes."""
+    mine, told = prepared(ground, stubbed, s3_root, offer("g5.xlarge", 1)), list[str]()
+
+    class Noted(Silent):
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    def colleague() -> None:
+        monkeypatch.setattr(launch_limits, "BEGIN_SECONDS", 0)  # two minutes later
+        start_launch(prepared(ground, stubbed, s3_root, offer("g5.xlarge", 1)), {}, Silent())
+
+    monkeypatch.setattr(ground.session, "perform", ClosedLid(ground.session, before, colleague))
+    with pytest.raises(SkytrainError, match="has been launched by someone else since"):
+        start_launch(mine, {}, Noted())
+    assert {name[-7:]: size for name, size in groups_of(ground).items()} == {"00002-0": 1}
+    assert [one.failed for one in launches_of(mine.store, RUN)] == [True, False]
+    assert "the launch failed: removing what it had created" in told
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_launch_that_makes_its_requests_is_not_taken_over(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, refused = prepared(ground, stubbed, s3_root, offer("g5.xlarge", 1)), list[str]()
+
+    def colleague() -> None:
+        with pytest.raises(SkytrainError, match="may not be complete yet") as error:
+            prepared(ground, stubbed, s3_root, offer("g5.xlarge", 1))
+        refused.append(str(error.value))
+
+    monkeypatch.setattr(ground.session, "perform", ClosedLid(ground.session, "SetDesiredCapacity", colleague))
+    start_launch(mine, {}, Silent())
+    assert refused and list(groups_of(ground).values()) == [1]
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_terminals_and_machines_of_a_launch_that_was_superseded_ask_for_nothing(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    record = start_launch(ready, {}, Silent())
+    supersede_launch(ready.store, record, "00002")
+    short = replace(record, groups=[replace(record.groups[0], nodes=2), *record.groups[1:]])
+    later = ready.groups[0].launched_at + timedelta(days=1)
+    assert try_next_offer(ground.session, ready.store, short, later) is None
+    assert list(groups_of(ground).values()) == [1, 0]
+    monkeypatch.setattr("skytrain.targets.ec2.target.open_session", lambda _: ground.session)
+    request = NodeRequest(run=RUN, arguments=[], nodes=1, processes=1, launch=record.id)
+    with pytest.raises(SkytrainError, match="was superseded before this machine started"):
+        Ec2Launcher().machines(config_of(ground, s3_root), request, "i-0", lambda _: None)
+    assert list(groups_of(ground).values()) == [0, 0]
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_second_ctrl_c_does_not_stop_the_removal(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, perform, told = prepared(ground, stubbed, s3_root), ground.session.perform, list[str]()
+
+    class Noted(Silent):
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    def impatient(call: Any, region: str | None = None) -> Any:
+        answer = perform(call, region) if call.operation == "SetDesiredCapacity" else None
+        if call.mutates and call.operation.startswith(("SetDesired", "Delete")):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0)  # lets Python call its handler
+        return answer or perform(call, region)
+
+    monkeypatch.setattr(ground.session, "perform", impatient)
+    with pytest.raises(KeyboardInterrupt):
+        start_launch(ready, {}, Noted())
+    assert groups_of(ground) == {} and read_launch(ready.store, RUN, ready.record.id).failed
+    assert "still removing what the launch had created: what is left costs money" in told
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+class ShortPatience:
+    """Two more tries, without a wait."""
+
+    def __init__(self) -> None:
+        self._tries = 2
+
+    def failed(self) -> float | None:
+        self._tries -= 1
+        return 0.0 if self._tries >= 0 else None
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_removal_whose_requests_are_not_answered_names_what_may_be_left(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, perform, told, seen = prepared(ground, stubbed, s3_root), ground.session.perform, list[str](), list[str]()
+
+    class Noted(Silent):
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    def no_answer(call: Any, region: str | None = None) -> Any:
+        if call.operation.startswith("Delete"):
+            seen.append(call.operation)
+        if call.operation in ("SetDesiredCapacity", "DeleteAutoScalingGroup"):
+            perform(call, region) if call.operation == "SetDesiredCapacity" else None
+            raise AttributeError("'NoneType' object has no attribute 'get'")
+        return perform(call, region)
+
+    monkeypatch.setattr("skytrain.aws.removal.Patience", lambda _: ShortPatience())
+    monkeypatch.setattr(ground.session, "perform", no_answer)
+    with pytest.raises(AttributeError):
+        start_launch(ready, {}, Noted())
+    assert seen.count("DeleteLaunchTemplate") == 2 and seen.count("DeleteAutoScalingGroup") > 2  # tried again
+    group = ready.record.groups[0]
+    assert group.name in told[-1] and f"end them: skytrain stop {RUN} cloud=ec2" in told[-1]
+
+
+def spend(store: Store, usd: float) -> None:
+    count = {"usd": usd, "seconds": 60.0, "boot": "b", "boot_seconds": 60.0}
+    spent = {"spend": {"usd": usd, "usd_per_hour": 1.0, "machines": {"i-1": count}}}
+    store.write(f"runs/{RUN}/meeting/left/1x1/i-1.a.json", json.dumps(spent).encode())
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"), [(3.0, "has cost \\$3.00 already: nothing is left"), (3.05, "hardly boot")]
+)
+def test_a_run_whose_budget_is_spent_is_not_launched_again(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, budget: float, words: str
+) -> None:
+    spend(launching.open_store(s3_root), 3.0)
+    with pytest.raises(SkytrainError, match=words):
+        prepared(ground, stubbed, s3_root, offer("g5.xlarge", 1, "on-demand"), budget_usd=budget)
+    assert groups_of(ground) == {}
+
+
+def test_the_kill_time_of_a_plan_is_cut_to_what_is_left_of_the_budget(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    spend(launching.open_store(s3_root), 3.0)
+    ready = prepared(ground, stubbed, s3_root, offer("g5.xlarge", 2, "on-demand"), budget_usd=5.0)
+    [group] = ready.record.groups
+    seconds = (datetime.fromisoformat(group.kill_at) - ready.groups[0].launched_at).total_seconds()
+    affordable = 2.0 / (2 * group.usd_per_hour) * 3600
+    assert affordable <= seconds + 60 and seconds <= affordable + 60  # whole minutes, rounded down
+
+
 @pytest.mark.usefixtures("without_packages")
 def test_the_next_offer_is_tried_when_the_first_gives_no_machines_for_too_long(
     ground: Ground, stubbed: StubbedSession, s3_root: str
@@ -510,7 +685,7 @@ def test_a_damaged_launch_is_named_and_hides_no_other_run(ground: Ground, s3_roo
         market="spot",
         nodes=1,
         usd_per_hour=0.5,
-        kill_at="2026-11-16T00:00:00+00:00",
+        kill_at="2126-11-16T00:00:00+00:00",
         placement_group=False,
     )
     at = "2026-11-15T00:00:00+00:00"

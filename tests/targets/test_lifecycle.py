@@ -51,7 +51,7 @@ class Service:
             files={"plan.json": b"{}"},
         )
 
-    def _create(self) -> str:
+    def _create(self, advance: Callable[[], None]) -> str:
         assert self.store.exists("runs/one/launches/00001/plan.json"), "files are there before the job that reads them"
         self.seen.append("create")
         self.there = True
@@ -90,7 +90,8 @@ def test_any_failure_removes_what_was_created_and_is_raised_again(store: Store, 
 @pytest.mark.parametrize(
     ("problem", "told"),
     [
-        (CloudError("AWS does not answer", fix="try again"), "see: skytrain status one cloud=ec2"),
+        (CloudError("AWS does not answer", fix="try again"), "end them: skytrain stop one cloud=ec2"),
+        (AttributeError("a defect"), "end them: skytrain stop one cloud=ec2"),
         (MachinesLeft("machines may be left\n  end them: skytrain stop one"), "end them: skytrain stop one"),
         (StoreUnreachable("write", "s3://bucket/key", "no answer"), "no answer"),
     ],

@@ -36,6 +36,7 @@ from .outputs import (
 )
 from .registry import tag_digest as tag_digest
 from .removal import (
+    ANSWERING as ANSWERING,
     WAITING as WAITING,
     FailedDeletion as FailedDeletion,
     GcSelection as GcSelection,
@@ -44,11 +45,13 @@ from .removal import (
     deletion_calls as deletion_calls,
     judge as judge,
     remove as remove,
+    remove_all as remove_all,
 )
 from .reservations import CapacityBlock as CapacityBlock, block_options as block_options, find_block as find_block
 from .resources import (
     KINDS as KINDS,
     CloudResource as CloudResource,
+    find_groups as find_groups,
     job_runs_of as job_runs_of,
     scale_to_zero as scale_to_zero,
 )

@@ -120,6 +120,7 @@ REMEDIES: dict[str, Remedy] = {
     "ConnectTimeoutError": _UNREACHABLE,
     "ReadTimeoutError": _UNREACHABLE,
     "ConnectionClosedError": _UNREACHABLE,
+    "HTTPClientError": _UNREACHABLE,
     "SSLError": _UNREACHABLE,
     "ProxyConnectionError": _UNREACHABLE,
     "ResponseParserError": _UNREACHABLE,

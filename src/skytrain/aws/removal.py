@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ..config import format_seconds
+from ..config import error_text, format_seconds
 from ..storage import Patience, Retry
 from .calls import Call
 from .errors import CloudError
+from .remedies import REMEDIES
 from .resources import KINDS, CloudResource
 from .session import AwsSession
 
@@ -22,6 +23,7 @@ BUSY = re.compile(
 )
 GONE = re.compile(r"NotFound|NoSuch|not found|[Cc]ould not find|does not exist")
 WAITING = Retry(seconds=900.0, first_wait_seconds=1.0, longest_wait_seconds=15.0)
+ANSWERING = Retry(seconds=60.0, first_wait_seconds=1.0, longest_wait_seconds=10.0)  # for requests without an answer
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ def judge(
         chosen = tags.run == selection.run
         return Verdict(resource, chosen, "its run was named" if chosen else "of another run")
     if left is not None and left <= 0:
+        if active.get(tags.run or ""):
+            return Verdict(resource, False, "its run is active, whatever its tag says about its end")
         return Verdict(resource, True, f"expired {format_seconds(round(-left))} ago")
     if selection.expired:
         return Verdict(resource, False, "has not expired")
@@ -99,9 +103,48 @@ def delete_resources(
             tell(resource)
         try:
             remove(session, call, resource.region, retry)
-        except CloudError as error:
-            failed[key] = FailedDeletion(resource, str(error))
+        except Exception as error:  # whatever it is, the next one is tried
+            failed[key] = FailedDeletion(resource, error_text(error))
     return list(failed.values())
+
+
+def remove_all(
+    session: AwsSession,
+    calls: Iterable[tuple[str, Call]],
+    tell: Callable[[str], None],
+    retry: Retry = WAITING,
+    again: Retry = ANSWERING,
+) -> list[tuple[str, Call]]:
+    """Perform removals, each with its region, and return those that failed. Nothing that fails stops the others.
+
+    Those that AWS did not answer are repeated for a while: a connection that is lost in one second is often back in the
+    next, and what is not removed costs money.
+    """
+    patience = Patience(again)
+    waiting, failed = list(calls), list[tuple[str, Call]]()
+    told: set[str] = set()
+    while waiting:
+        unanswered: list[tuple[str, Call]] = []
+        for region, call in waiting:
+            try:
+                remove(session, call, region, retry)
+            except Exception as error:  # whatever it is, the next one is tried
+                text = f"{call.operation}: {error_text(error)}"
+                (unanswered if _is_unanswered(error) else failed).append((region, call))
+                if text not in told:
+                    told.add(text)
+                    tell(text)
+        wait = patience.failed() if unanswered else None
+        if wait is None:
+            return [*failed, *unanswered]
+        time.sleep(wait)
+        waiting = unanswered
+    return failed
+
+
+def _is_unanswered(error: Exception) -> bool:
+    """Return whether AWS gave no answer, so that the same request may succeed in a moment."""
+    return not isinstance(error, CloudError) or REMEDIES.get(error.code) is REMEDIES["EndpointConnectionError"]
 
 
 def remove(session: AwsSession, call: Call, region: str, retry: Retry = WAITING) -> None:

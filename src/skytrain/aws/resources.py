@@ -20,6 +20,7 @@ from .tags import PROJECT, Tags, project_filter, read_tags
 VOLUME_TYPES = ("gp3", "gp2", "io1", "io2", "st1", "sc1", "standard")
 ABANDONED = timedelta(days=1)  # an upload younger than this may be in progress; the base's lifecycle rule agrees
 GROUP_TAG = "aws:autoscaling:groupName"
+MOST_NAMES = 50  # of groups in one question
 KEYS_ROOT = "/skytrain/"  # path of the parameters that contain API keys
 IDLE_APPLICATION = ("CREATED", "STOPPED")  # costs nothing
 ACTIVE_JOB = ("SUBMITTED", "PENDING", "SCHEDULED", "RUNNING", "QUEUED")
@@ -109,7 +110,8 @@ def listing(
         for item in session.items(call, items, region):
             if not keep(item):
                 continue
-            ours = read_tags(item.get(tags) if isinstance(tags, str) else tags(session, item, region))
+            found = item.get(tags) if isinstance(tags, str) else tags(session, item, region)
+            ours = found if isinstance(found, Tags) else read_tags(found)
             if ours is not None:
                 yield CloudResource(
                     kind=kind,
@@ -156,12 +158,20 @@ def scale_to_zero(resource: CloudResource) -> Call:
 
 
 def _find_instances(session: AwsSession, region: str) -> Iterator[CloudResource]:
+    yield from _list_instances(session, region, project_filter(), lambda group: None)
+
+
+def _list_instances(
+    session: AwsSession, region: str, chosen: Mapping[str, Any], owner: Callable[[str | None], Tags | None]
+) -> Iterator[CloudResource]:
+    """Yield the instances of a filter. `owner` gives the tags of a group's instances, whatever is written on them."""
     alive = ["pending", "running", "shutting-down", "stopping", "stopped"]
-    filters = [project_filter(), {"Name": "instance-state-name", "Values": alive}]
+    filters = [chosen, {"Name": "instance-state-name", "Values": alive}]
     catalog = load_catalog()
     for reservation in session.items(Call("ec2", "DescribeInstances", {"Filters": filters}), "Reservations", region):
         for item in reservation["Instances"]:
-            tags = read_tags(item.get("Tags"))
+            group = next((tag["Value"] for tag in item.get("Tags", []) if tag["Key"] == GROUP_TAG), None)
+            tags = owner(group) or read_tags(item.get("Tags"))
             state = item["State"]["Name"]
             if tags is None or state == "shutting-down":  # no longer billed, and cannot be terminated once more
                 continue
@@ -180,7 +190,7 @@ def _find_instances(session: AwsSession, region: str) -> Iterator[CloudResource]
                     "type": item["InstanceType"],
                     "market": market,
                     "zone": item.get("Placement", {}).get("AvailabilityZone"),
-                    "group": next((tag["Value"] for tag in item["Tags"] if tag["Key"] == GROUP_TAG), None),
+                    "group": group,
                     "address": item.get("PrivateIpAddress"),
                 },
             )
@@ -203,6 +213,38 @@ def _release_address(address: CloudResource) -> list[Call]:
     association = address.facts.get("association")
     detach = [Call("ec2", "DisassociateAddress", {"AssociationId": association})] if association else []
     return [*detach, Call("ec2", "ReleaseAddress", {"AllocationId": address.id})]
+
+
+def find_groups(session: AwsSession, region: str, owners: Mapping[str, Tags]) -> Iterator[CloudResource]:
+    """Yield the Auto Scaling groups of these names and their instances, with the tags given here.
+
+    People may remove or edit the tags of a group. They cannot do that to its name, nor to the name of the group on an
+    instance, which is a tag of AWS's own.
+    """
+    names = sorted(owners)
+    for some in (names[start : start + MOST_NAMES] for start in range(0, len(names), MOST_NAMES)):
+        groups = Call("autoscaling", "DescribeAutoScalingGroups", {"AutoScalingGroupNames": some})
+        yield from _group_listing(groups, lambda session, group, region: owners[group["AutoScalingGroupName"]])(
+            session, region
+        )
+        yield from _list_instances(
+            session, region, {"Name": f"tag:{GROUP_TAG}", "Values": some}, lambda group: owners.get(group or "")
+        )
+
+
+def _group_listing(call: Call, tags: str | Callable[[AwsSession, Answer, str], Any] = "Tags") -> Find:
+    return listing(
+        "Auto Scaling group",
+        call,
+        "AutoScalingGroups",
+        id="AutoScalingGroupName",
+        tags=tags,
+        keep=lambda group: not group.get("Status"),  # a status is set while it is deleted
+        state=lambda group: f"{group['DesiredCapacity']} wanted",
+        created="CreatedTime",
+        usd_per_hour=0.0,  # its instances are listed separately
+        facts=lambda group: {"wanted": group["DesiredCapacity"], "most": group["MaxSize"]},
+    )
 
 
 def _delete_auto_scaling_group(group: CloudResource) -> list[Call]:
@@ -438,17 +480,7 @@ _TABLE = (
         name="Auto Scaling group",  # before its instances, which it would replace
         service="autoscaling",
         order=20,
-        find=listing(
-            "Auto Scaling group",
-            Call("autoscaling", "DescribeAutoScalingGroups", {"Filters": [project_filter()]}),
-            "AutoScalingGroups",
-            id="AutoScalingGroupName",
-            keep=lambda group: not group.get("Status"),  # a status is set while it is deleted
-            state=lambda group: f"{group['DesiredCapacity']} wanted",
-            created="CreatedTime",
-            usd_per_hour=0.0,  # its instances are listed separately
-            facts=lambda group: {"wanted": group["DesiredCapacity"], "most": group["MaxSize"]},
-        ),
+        find=_group_listing(Call("autoscaling", "DescribeAutoScalingGroups", {"Filters": [project_filter()]})),
         delete=_delete_auto_scaling_group,
         reads=("autoscaling:DescribeAutoScalingGroups",),
         deletes=("autoscaling:DeleteAutoScalingGroup",),

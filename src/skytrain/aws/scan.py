@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from ..config import error_text
 from .calls import Call
 from .errors import CloudError
 from .resources import KINDS, CloudResource, ResourceKind
@@ -73,8 +74,8 @@ def scan_account(
         try:
             if session.offers(kind.service, region):
                 answer.extend(kind.find(session, region))
-        except CloudError as error:
-            problems.append(ScanProblem(kind.name, region, str(error).partition("\n")[0]))
+        except Exception as error:  # whatever it is, the other questions are asked
+            problems.append(ScanProblem(kind.name, region, error_text(error).partition("\n")[0]))
         finally:
             with lock:
                 done += 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config import SkytrainError
+from ..config import SkytrainError, error_text
 from .console import ended_by_reader, pause
 from .options import ConfigDirs, Json, compose_overrides
 
@@ -78,9 +78,17 @@ def status(
     if watch and run:
         raise typer.Exit(_follow(config, run, as_json))
     with ended_by_reader():
+        text = ""
         while True:
-            shown = overview(config, run)
-            text = shown.to_json() if as_json else shown.to_text()
+            try:
+                shown = overview(config, run)
+                text = shown.to_json() if as_json else shown.to_text()
+            except Exception as error:  # what has been shown once is asked again, whatever happened
+                if not text:
+                    raise
+                print(f"warning: {error_text(error)}", file=sys.stderr)
+                pause(WATCH_SECONDS)
+                continue
             if watch and sys.stdout.isatty():
                 print("\x1b[2J\x1b[H", end="")  # clears the screen
             print(text, flush=True)

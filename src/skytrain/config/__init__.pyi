@@ -42,6 +42,7 @@ from .errors import (
     ConfigError as ConfigError,
     MissingExtra as MissingExtra,
     SkytrainError as SkytrainError,
+    error_text as error_text,
     nearest as nearest,
 )
 from .exits import (

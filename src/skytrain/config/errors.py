@@ -37,6 +37,12 @@ class MissingExtra(SkytrainError):
         )
 
 
+def error_text(error: BaseException) -> str:
+    """Return the message of an error that is reported and survived; of one that nobody expected, with its type."""
+    expected = isinstance(error, SkytrainError | OSError) and str(error)
+    return str(error) if expected else f"{type(error).__name__}: {error}"
+
+
 def nearest(word: str, choices: Iterable[str], cutoff: float = 0.5) -> str | None:
     """Return the choice closest to a mistyped word, or None if no similarity reaches `cutoff` (1 means equal)."""
     matches = difflib.get_close_matches(word, list(choices), n=1, cutoff=cutoff)

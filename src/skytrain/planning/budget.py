@@ -7,7 +7,7 @@ needs only a limit and a `Spending`, which the meter of a run gives (`skytrain.r
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..config import BudgetConfig
 
@@ -65,6 +65,10 @@ class Budget:
         """
         slow = hours_p90 * 3600 * KILL_FACTOR + KILL_EXTRA_SECONDS
         return min(slow, self.hours_at(usd_per_hour) * 3600)
+
+    def after(self, spent_usd: float) -> Budget:
+        """Return what is left of it for a run that has cost `spent_usd` before."""
+        return self if self.usd is None else replace(self, usd=max(0.0, self.usd - spent_usd))
 
     def is_spent(self, spending: Spending) -> bool:
         """Return whether too little is left to start anything: not even the end of an attempt can be paid."""

@@ -27,11 +27,14 @@ from .heartbeats import (
 )
 from .launches import (
     DEFAULT_TARGET as DEFAULT_TARGET,
+    NEVER as NEVER,
     LaunchedGroup as LaunchedGroup,
+    LaunchFence as LaunchFence,
     LaunchId as LaunchId,
     LaunchRecord as LaunchRecord,
     create_launch as create_launch,
     current_offer as current_offer,
+    is_superseded as is_superseded,
     launch_folder as launch_folder,
     launch_starts as launch_starts,
     launched_runs as launched_runs,
@@ -40,9 +43,10 @@ from .launches import (
     next_launch as next_launch,
     offer_key as offer_key,
     read_launch as read_launch,
-    recorded_at as recorded_at,
+    requested_at as requested_at,
     started_key as started_key,
     stopped_key as stopped_key,
+    supersede_launch as supersede_launch,
     withdraw_launch as withdraw_launch,
 )
 from .logs import (
@@ -63,6 +67,7 @@ from .meter import (
     machine_price as machine_price,
     read_spend as read_spend,
     recorded_usd as recorded_usd,
+    spent_usd as spent_usd,
     this_machine as this_machine,
 )
 from .metrics import (

@@ -10,10 +10,12 @@ from typing import Any
 
 from ..config import SkytrainError, build
 from ..storage import Store
+from .meter import boot_clock
 from .reading import DamagedRecord, read_object
 
 DEFAULT_TARGET = "ec2"  # of a record that names none, and of an account without cloud.target
 NEVER = datetime(9000, 1, 1, tzinfo=UTC)
+AWAKE_SECONDS = 10.0  # a write that took longer may have spanned a sleep of the computer
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,67 @@ def create_launch(store: Store, record: LaunchRecord) -> None:
         raise SkytrainError(
             f"run {record.run} is being launched by someone else at this moment\n  see: skytrain status {record.run}"
         )
+
+
+class LaunchSuperseded(SkytrainError):
+    """The error of a launch that another one has taken over from; it must not act any more."""
+
+
+def _request_key(record: LaunchRecord, number: int) -> str:
+    return f"{launch_folder(record)}/requests/{number:05d}.json"
+
+
+class LaunchFence:
+    """The right of a launch to act, asked for before each of its requests.
+
+    A launch may sleep between two requests, with the computer that makes it, while someone else launches the run. So
+    each request is preceded by a numbered object that is created only if it does not exist. The launch that takes over
+    creates the next one of them itself, and the one that slept then finds it.
+    """
+
+    def __init__(self, store: Store, record: LaunchRecord) -> None:
+        self._store = store
+        self._record = record
+        self._number = 0
+
+    def advance(self) -> None:
+        """Raise LaunchSuperseded unless this launch may make its next request."""
+        while True:
+            asked = boot_clock()
+            body = json.dumps({"by": self._record.launched_by, "number": self._number}).encode()
+            if not self._store.create(_request_key(self._record, self._number), body):
+                raise LaunchSuperseded(
+                    f"run {self._record.run} has been launched by someone else since: this launch, "
+                    f"{self._record.id}, had not made a request for a while, and asks for nothing any more\n"
+                    f"  see: skytrain status {self._record.run} {self._record.target_word}"
+                )
+            self._number += 1
+            if boot_clock() - asked < AWAKE_SECONDS:  # else it may have slept after the object was created
+                return
+
+
+def requested_at(store: Store, record: LaunchRecord) -> float:
+    """Return when the launch last made progress, by the store's clock: its newest request, or its record."""
+    requests = [stat.modified for stat in store.list(f"{launch_folder(record)}/requests/")]
+    return max([recorded_at(store, record), *requests])
+
+
+def supersede_launch(store: Store, record: LaunchRecord, by: str) -> None:
+    """Take over from a launch, which can make no request from now on. Raises SkytrainError if it makes one now."""
+    if is_superseded(store, record):
+        return
+    number = len(store.list(f"{launch_folder(record)}/requests/"))
+    if not store.create(_request_key(record, number), json.dumps({"superseded_by": by}).encode()):
+        raise SkytrainError(
+            f"run {record.run} is being launched by {record.launched_by} at this moment\n"
+            f"  see: skytrain status {record.run} {record.target_word}"
+        )
+
+
+def is_superseded(store: Store, record: LaunchRecord) -> bool:
+    """Return whether another launch has taken over from this one."""
+    requests = store.list(f"{launch_folder(record)}/requests/")
+    return bool(requests) and "superseded_by" in read_object(store, requests[-1].key)
 
 
 def mark_failed(store: Store, record: LaunchRecord) -> None:

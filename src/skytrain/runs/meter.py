@@ -211,6 +211,11 @@ def read_spend(store: Store, run: str, saved: Mapping[str, Any] | None = None) -
     )
 
 
+def spent_usd(store: Store, run: str) -> float:
+    """Return what a run has cost so far, by all that its machines recorded; 0 for a run that has none."""
+    return sum(count.usd for count in read_spend(store, run).counts.values())
+
+
 def recorded_usd(store: Store, run: str, attempt: int) -> float | None:
     """Return the cost of the whole run as an attempt last recorded it; None if it recorded none."""
     parts = [stat.key for stat in store.list(f"{attempt_key(run, attempt)}/spend/") if stat.size]

@@ -1,13 +1,16 @@
-"""The machines of an AWS account that carry our tags: what runs, where, since when, and what it costs."""
+"""The machines of an AWS account that carry our tags or are named by a launch: what runs, where, since when, and what it costs."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from ..aws import KINDS, AwsSession, CloudResource, scan_account
-from ..config import Config
+from ..aws import KINDS, AwsSession, CloudResource, Tags, find_groups, scan_account
+from ..config import Config, SkytrainError, error_text
+from ..runs import DEFAULT_TARGET, LaunchRecord, launch_starts, launches_of, read_launch
+from ..storage import NotFound, Store, open_store
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,64 @@ def _machine(resource: CloudResource, known: set[str], now: datetime) -> Account
 
 
 def machines_of(config: Config, session: AwsSession, run: str, tell: Callable[[str], None]) -> list[CloudResource]:
-    """Return the Auto Scaling groups, instances and API keys that carry the run's tag; what could not be asked is told."""
+    """Return the Auto Scaling groups, instances and API keys of a run; what could not be asked is told.
+
+    They are those that carry its tag, and those of the groups that its launches name: people can remove a tag. Machines
+    of its smoke run belong to it.
+    """
     kinds = [KINDS["Auto Scaling group"], KINDS["instance"], KINDS["API key"]]
     scan = scan_account(session, kinds=kinds, project=config.cloud.project)
     for problem in scan.problems:
         tell(f"unknown: {problem.kind} in {problem.region}: {problem.problem}")
-    return [resource for resource in scan.resources if resource.tags.run == run]
+    tagged = [resource for resource in scan.resources if resource.tags.run == run]
+    try:
+        launches = related_launches(open_store(config.store), run)
+    except SkytrainError as error:
+        tell(f"unknown: the groups that its launches name: {error_text(error)}")
+        return tagged
+    owners = owners_of_groups(launches, config.cloud.project or "")
+    for each in tagged:  # the group of an instance, which no record names, would replace it
+        if (group := each.facts.get("group")) is not None:
+            owners.setdefault(each.region, {}).setdefault(group, each.tags)
+    known = {(each.kind, each.id) for each in tagged}
+    found = named_groups(session, owners, tell)
+    return [*tagged, *(each for each in found if (each.kind, each.id) not in known)]
+
+
+def related_launches(store: Store, run: str) -> list[LaunchRecord]:
+    """Return the launches of a run, the smoke runs that they wait for, and the runs that wait for them."""
+    launches = launches_of(store, run)
+    for record in list(launches):
+        for other in (record.after, record.then):
+            if other is not None:
+                with contextlib.suppress(NotFound):  # it was never launched
+                    related = read_launch(store, other.run, other.launch)
+                    # One that its smoke run has started is a run of its own.
+                    if other is record.after or launch_starts(store, related) is None:
+                        launches.append(related)
+    return launches
+
+
+Owners = dict[str, dict[str, Tags]]  # region -> name of a group -> the tags that it should have
+
+
+def owners_of_groups(launches: Iterable[LaunchRecord], project: str) -> Owners:
+    """Return the groups that launches on EC2 name, with the tags that they were created with."""
+    owners: Owners = {}
+    for record in launches:
+        for group in record.groups if record.target == DEFAULT_TARGET else []:
+            ends = datetime.fromisoformat(group.kill_at) if group.kill_at else None
+            tags = Tags(project, record.launched_by, record.run, ends, checked=False)
+            owners.setdefault(record.region, {})[group.name] = tags
+    return owners
+
+
+def named_groups(session: AwsSession, owners: Owners, tell: Callable[[str], None]) -> list[CloudResource]:
+    """Return the groups of these names that exist, and the instances in them, whatever their tags say."""
+    found: list[CloudResource] = []
+    for region, groups in owners.items():
+        try:
+            found += find_groups(session, region, groups)
+        except Exception as error:  # whatever it is, other regions are asked
+            tell(f"unknown: the groups of its launches in {region}: {error_text(error)}")
+    return found

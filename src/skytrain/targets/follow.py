@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from ..aws import AwsSession, CloudError
-from ..config import EXIT_CODES, INTERRUPTED, UNCOMMITTED, Config
+from ..config import EXIT_CODES, INTERRUPTED, UNCOMMITTED, Config, SkytrainError, error_text
 from ..runs import LaunchRecord, launches_of
 from ..storage import StoreError, open_store
 from .account import AccountMachine, account_state
@@ -81,10 +81,12 @@ class RunFollower:
                 if (tried := self._try_next_offer() if self._try_next_offer else None) is not None:
                     screen.note(tried)
                 told = ""
-            except (StoreError, CloudError, SchedulerError) as error:
-                if str(error) != told:
-                    told = str(error)
-                    screen.note(f"warning: {error}\n  asking again every few seconds; the machines go on")
+            except Exception as error:  # whatever it is, the next look may succeed
+                if isinstance(error, SkytrainError) and not isinstance(error, StoreError | CloudError | SchedulerError):
+                    raise  # there is no such run, or a record of it is damaged: waiting changes nothing
+                if error_text(error) != told:
+                    told = error_text(error)
+                    screen.note(f"warning: {told}\n  asking again every few seconds; the machines go on")
             wait(LOOK_SECONDS)
 
     def end_of(self, view: RunView) -> RunEnd | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from ..aws import (
+    KINDS,
     AccountScan,
     AwsSession,
     CloudResource,
@@ -23,12 +24,23 @@ from ..aws import (
 )
 from ..config import DONE, STOPPED, Config, SkytrainError, format_bytes, format_seconds, plural
 from ..planning import unit_prices
-from ..runs import DamagedRecord, Reporter, RunStatus, attempt_key, attempt_numbers, launches_of, read_outcome
+from ..runs import (
+    DamagedRecord,
+    LaunchRecord,
+    Reporter,
+    RunStatus,
+    attempt_key,
+    attempt_numbers,
+    launches_of,
+    read_outcome,
+)
 from ..storage import Store, open_store
+from .account import named_groups, owners_of_groups
 from .limits import ended_in_store
-from .run_status import LAUNCHED, PREPARING, TUNING, status as run_statuses
+from .run_status import status as run_statuses
 
-LIVE = ("running", "starting", "stale")  # a stale run's machine may only be cut off
+LIVE = ("running", "starting")  # it wrote to the store a moment ago
+ENDED_LONG_AGO = timedelta(days=2)  # after the kill time of a launch, whose groups are then no longer looked for
 OVER = (DONE, STOPPED)  # no host waits for another after these
 OLD_LOGS = timedelta(days=30)
 
@@ -66,8 +78,14 @@ class Garbage:
 
     @property
     def usd_per_hour(self) -> float:
-        """What the deletion saves."""
-        return sum(verdict.resource.usd_per_hour or 0.0 for verdict in self.doomed)
+        """What the deletion saves: a group that is deleted ends its instances, whatever is decided about them."""
+        doomed = {(verdict.resource.kind, verdict.resource.id) for verdict in self.doomed}
+        ended = [
+            each
+            for each in self.scan.resources
+            if (each.kind, each.id) in doomed or ("Auto Scaling group", each.facts.get("group")) in doomed
+        ]
+        return sum(each.usd_per_hour or 0.0 for each in ended)
 
 
 Rows = list[tuple[str, ...]]  # of a table, header first
@@ -141,9 +159,39 @@ def find_garbage(
     active = _active_runs(config, reporter)
     tell = lambda done, total: reporter.progress("search", done, total, "questions to AWS")  # noqa: E731
     scan = scan_account(session, regions, project=project, progress=tell)
+    if project in (None, config.cloud.project):
+        scan = _with_launches(config, session, scan, reporter)
     verdicts = tuple(_judge(config, resource, active, selection) for resource in scan.resources)
     plain = selection == GcSelection()
     return Garbage(scan, verdicts, tuple(old_logs(config, active)) if plain else (), selection)
+
+
+def _with_launches(config: Config, session: AwsSession, scan: AccountScan, reporter: Reporter) -> AccountScan:
+    """Add the groups and machines that the store's launches name, whose run and end are those of the launch.
+
+    People may have removed their tags, or edited the one that says when they expire.
+    """
+    try:
+        store = open_store(config.store)
+        launches = [record for run in store.folders("runs/") for record in _launches(store, run)]
+    except SkytrainError as error:
+        reporter.note(f"the store says nothing about launches: {str(error).partition(chr(10))[0]}")
+        return scan
+    since = datetime.now(UTC) - ENDED_LONG_AGO
+    owners = owners_of_groups((each for each in launches if each.over_at > since), config.cloud.project or "")
+    here = {region: groups for region, groups in owners.items() if region in scan.regions}
+    found = {(each.kind, each.id): each for each in named_groups(session, here, reporter.note)}
+    resources = [found.pop((each.kind, each.id), each) for each in scan.resources]
+    resources = sorted([*resources, *found.values()], key=lambda each: KINDS[each.kind].order)
+    return replace(scan, resources=tuple(resources))
+
+
+def _launches(store: Store, run: str) -> list[LaunchRecord]:
+    """Return the launches of a run; none where a record is damaged, whose run counts as active."""
+    try:
+        return launches_of(store, run)
+    except DamagedRecord:
+        return []
 
 
 def delete_garbage(config: Config, session: AwsSession, garbage: Garbage, reporter: Reporter) -> list[FailedDeletion]:
@@ -160,7 +208,11 @@ def delete_garbage(config: Config, session: AwsSession, garbage: Garbage, report
     def tell(resource: CloudResource) -> None:
         reporter.progress("delete", next(done), len(doomed), f"{resource.kind} {resource.id}")
 
-    failed = kept + delete_resources(session, doomed, tell)
+    try:
+        failed = kept + delete_resources(session, doomed, tell)
+    except KeyboardInterrupt:
+        reporter.note("interrupted: what was not deleted yet is left\n  the same command deletes the rest")
+        raise
     store = open_store(config.store)
     for logs in garbage.logs:
         store.delete_all(f"{attempt_key(logs.run, logs.attempt)}/logs")
@@ -189,16 +241,20 @@ def _active_runs(config: Config, reporter: Reporter) -> dict[str, bool]:
 
 
 def _is_active(store: Store, found: RunStatus, now: datetime) -> bool:
-    """Return whether machines may work on the run.
+    """Return whether machines may work on the run: it writes to the store, or a launch of it is not over.
 
     The outcome of the last attempt does not tell: after an interruption the hosts that are left wait for another one.
-    A launch is over when its hosts have recorded it, a person has stopped it, or its kill time has passed.
+    A launch is over when its hosts have recorded it, a person has stopped it, or its kill time has passed; that of the
+    record counts, since tags can be edited.
     """
-    if found.state in (*LIVE, LAUNCHED, PREPARING, TUNING, "damaged"):
+    if found.state in (*LIVE, "damaged"):
         return True
     ended = datetime.fromisoformat(found.since) if found.since else datetime.min.replace(tzinfo=UTC)
     try:
-        live = [each for each in launches_of(store, found.run) if not each.failed and each.over_at > now]
+        launches = launches_of(store, found.run)
+        if found.state == "stale" and not launches:
+            return True  # its machine may only be cut off
+        live = [each for each in launches if not each.failed and each.over_at > now]
         return any(
             datetime.fromisoformat(record.launched_at) > ended
             or (found.state not in OVER and not ended_in_store(record, store))

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from ..aws import KINDS, AwsSession, enabled_regions, scan_account
-from ..config import Composed, Config, SkytrainError, source_hash
+from ..config import Composed, Config, SkytrainError, format_seconds, source_hash
 from ..jobs import generation_key, list_meeting
-from ..planning import EC2, Plan, load_catalog
-from ..runs import LaunchRecord, read_launch, read_object, recorded_at, stopped_key
+from ..planning import EC2, Budget, Plan, load_catalog
+from ..runs import LaunchRecord, is_superseded, read_launch, read_object, requested_at, spent_usd, stopped_key
 from ..storage import NotFound, Store
 from .registry import built_in_target, sellers
 
 MAY_DIFFER_FROM_PLAN = ("budget", "cloud", "run", "store")
-BEGIN_SECONDS = 120  # in which a launch that has its record makes its requests
+LEAST_SECONDS = 180.0  # that a machine needs at least to boot and begin
+KILL_GRACE_SECONDS = 60.0
+BEGIN_SECONDS = 60  # in which a launch that has its record makes its next request, or another may take over
 
 
 def check_place(config: Config, plan: Plan) -> None:
@@ -70,6 +73,29 @@ def check_same(composed: Composed, plan: Plan) -> None:
             f"the settings under {', '.join(changed)} are not those of the plan\n"
             f"  with a plan, only {', '.join(MAY_DIFFER_FROM_PLAN)} may change; plan again with the others, or add --replan"
         )
+
+
+def seconds_affordable(config: Config, store: Store, run: str, usd_per_hour: float | None) -> float:
+    """Return how long what is left of `budget.usd` pays for machines of this price, all together.
+
+    Raises SkytrainError where nothing is left, or so little that they would end while they boot.
+    """
+    budget = Budget.of(config.budget)
+    spent = spent_usd(store, run)
+    if budget.usd is None:
+        return math.inf
+    known = f"budget.usd={budget.usd:g}: run {run} has cost ${spent:.2f} already"
+    remedy = "  raise budget.usd, which is for the whole run, or choose another name: run=NAME"
+    if spent >= budget.usd:
+        raise SkytrainError(f"{known}: nothing is left to rent machines with\n{remedy}")
+    seconds = budget.after(spent).hours_at(usd_per_hour) * 3600 if usd_per_hour else math.inf
+    if seconds < LEAST_SECONDS:
+        raise SkytrainError(
+            f"{known}, and what is left pays for {format_seconds(round(seconds))} of these machines, "
+            f"at ${usd_per_hour:.2f} an hour: they would hardly boot\n{remedy}"
+        )
+    # The run stops by itself, saved, before its budget is spent; AWS's kill times are whole minutes, rounded down.
+    return seconds + KILL_GRACE_SECONDS
 
 
 Ask = Callable[[LaunchRecord], bool | None]  # whether the job of a launch has not ended; None: it cannot be asked
@@ -127,7 +153,10 @@ def ended_in_store(record: LaunchRecord, store: Store) -> bool:
 
 
 def _begins(record: LaunchRecord, store: Store, now: datetime) -> bool:
-    return now.timestamp() - recorded_at(store, record) < BEGIN_SECONDS and not ended_in_store(record, store)
+    """Return whether the launch is making its requests; one that stopped in the middle may sleep, and is taken over."""
+    if now.timestamp() - requested_at(store, record) >= BEGIN_SECONDS:
+        return False
+    return not is_superseded(store, record) and not ended_in_store(record, store)
 
 
 def _waits_for_machines(record: LaunchRecord, store: Store, session: AwsSession) -> bool | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from ..aws import KINDS, AwsSession, Call, CloudResource, open_session, scale_to_zero
-from ..config import Config, SkytrainError, plural
+from ..aws import ANSWERING, KINDS, AwsSession, Call, CloudResource, open_session, remove_all, scale_to_zero
+from ..config import Config, SkytrainError, error_text, plural
 from ..runs import (
     DEFAULT_TARGET,
     Reporter,
@@ -17,14 +19,16 @@ from ..runs import (
     attempt_numbers,
     launches_of,
     load_run,
+    read_launch,
     stop_key,
     stopped_key,
     withdraw_launch,
 )
-from ..storage import Store, open_store
+from ..storage import NotFound, Retry, Store, open_store
 from ..tuning import SweepStatus, stop_sweep
 from .account import machines_of
 from .base import SchedulerJob
+from .lifecycle import uninterrupted
 from .run_status import LAUNCHED, PREPARING, SERVING, TUNING, find_status, status_of
 
 POLL_SECONDS = 2.0
@@ -74,9 +78,13 @@ def stop(config: Config, run: str, wait_seconds: float, reporter: Reporter) -> S
     """Ask the run's newest attempt to stop, and wait up to `wait_seconds` for its end."""
     store = open_store(config.store)
     status = find_status(store, run)
+    launches = launches_of(store, run)
     if status.state == LAUNCHED:
-        withdraw_launch(store, launches_of(store, run)[-1])
-    if status.state in (LAUNCHED, SERVING) and (last := launches_of(store, run)[-1]).verb == "serve":
+        withdraw_launch(store, launches[-1])
+    if launches and (then := launches[-1].then) is not None:  # a smoke run that is stopped starts no other
+        with contextlib.suppress(NotFound):
+            withdraw_launch(store, read_launch(store, then.run, then.launch))
+    if status.state in (LAUNCHED, SERVING) and (last := launches[-1]).verb == "serve":
         store.write(stopped_key(last), b"{}")
     # A stale attempt is asked too: its machine may only be cut off from the store.
     if status.state not in (*LIVE, "stale"):
@@ -109,10 +117,9 @@ def stop_calls(machines: Sequence[CloudResource]) -> list[tuple[str, Call]]:
     """Return the requests that end a run's machines, each with its region: groups first, which would replace instances."""
     groups = [each for each in machines if each.kind == "Auto Scaling group"]
     calls = [(group.region, scale_to_zero(group)) for group in groups]
-    for region in sorted({each.region for each in machines}):
-        ids = [each.id for each in machines if each.kind == "instance" and each.region == region]
-        if ids:
-            calls.append((region, Call("ec2", "TerminateInstances", {"InstanceIds": ids})))
+    for each in machines:
+        if each.kind == "instance":  # one by one: where one of several is gone, EC2 ends none of them
+            calls.append((each.region, Call("ec2", "TerminateInstances", {"InstanceIds": [each.id]})))
     for key in (each for each in machines if each.kind == API_KEY):
         calls += [(key.region, call) for call in KINDS[API_KEY].delete(key)]
     return calls
@@ -133,18 +140,32 @@ def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) ->
     session, machines = account_machines(config, [run], tell)
 
     def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
-        stopped = stop(config, run, wait_seconds, reporter)
-        left = stopped.may_be_saving and not force
-        if session is not None and machines and not left:
-            # Those of now: a group may have replaced some during the wait, and others have ended by themselves.
-            end_machines(session, account_machines(config, [run], tell)[1] if stopped.asked else machines, reporter)
-        if session is not None and not left:
+        try:
+            stopped = stop(config, run, wait_seconds, reporter)
+        except BaseException:
+            if machines:
+                reporter.note(f"nothing was ended: {_named(machines)} may run on\n  end them: {_command(run)} --force")
+            raise
+        waits = stopped.may_be_saving and not force
+        left: list[CloudResource] = []
+        if session is not None and machines and not waits:
+            found = machines
+            if stopped.asked:  # those of now: a group may have replaced some during the wait
+                try:
+                    found = account_machines(config, [run], tell)[1]
+                except Exception as error:  # whatever it is, those of before are ended
+                    tell(f"warning: {error_text(error)}\n  ending the machines that were there before")
+            left = end_machines(session, found, reporter)
+        if left:
+            warning = f"not ended: {_named(left)} may run on\n  run this again: {_command(run)}"
+            return StopResult(describe_stop(stopped), asdict(stopped), 3, warning)
+        if session is not None and not waits:
             mark_stopped(config, run)
         warning = (
             f"its machines still run: they end by themselves when it has saved; run this again, or add --force\n"
             f"  skytrain status {run} cloud=aws"
         )
-        if machines and left:
+        if machines and waits:
             return StopResult(describe_stop(stopped), asdict(stopped), 3, warning)
         return _result_here(config, stopped)
 
@@ -205,12 +226,15 @@ def stop_whole_sweep(
 
     def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
         asked = stop_sweep(config, name, reporter)
-        if session is not None and machines:
-            end_machines(session, machines, reporter)
+        left = end_machines(session, machines, reporter) if session is not None and machines else []
         end_jobs()
         count = plural(len(asked), "process", "processes")
         text = f"{count} asked to stop; the same command continues it" if asked else "nothing to stop"
-        return StopResult(f"{name}: {text}", {"sweep": name, "asked": asked})
+        facts = {"sweep": name, "asked": asked}
+        if left:
+            warning = f"not ended: {_named(left)} may run on\n  run this again: {_command(name)}"
+            return StopResult(f"{name}: {text}", facts, 3, warning)
+        return StopResult(f"{name}: {text}", facts)
 
     if not machines:
         return PlannedStop(requests, end)
@@ -273,13 +297,30 @@ def planned_stop(config: Config, run: str, machines: Sequence[CloudResource]) ->
     return {"store": asked, "requests": [{"region": region, **call.render()} for region, call in stop_calls(machines)]}
 
 
-def end_machines(session: AwsSession, machines: Sequence[CloudResource], reporter: Reporter) -> int:
-    """Set the run's groups to zero and terminate its instances, and return how many there were."""
-    for region, call in stop_calls(machines):
-        session.perform(call, region)
-    count = len([each for each in machines if each.kind == "instance"])
-    reporter.note(f"{plural(count, 'machine')} terminated, ${_usd_per_hour(machines):.2f} per hour less")
-    return count
+def end_machines(
+    session: AwsSession, machines: Sequence[CloudResource], reporter: Reporter, again: Retry = ANSWERING
+) -> list[CloudResource]:
+    """Set the run's groups to zero and terminate its instances, and return what could not be ended.
+
+    Whatever fails, the next request is made. A group that is left keeps its instances: it would replace them.
+    """
+    with uninterrupted(lambda: reporter.note("still ending machines: what is left costs money")):
+        failed = remove_all(session, stop_calls(machines), reporter.note, again=again)
+    groups = {call.parameters.get("AutoScalingGroupName") for _, call in failed}
+    ids = {one for _, call in failed for one in call.parameters.get("InstanceIds", ())}
+    left = [each for each in machines if each.id in groups or each.id in ids or each.facts.get("group") in groups]
+    ended = [each for each in machines if each not in left]
+    count = len([each for each in ended if each.kind == "instance"])
+    reporter.note(f"{plural(count, 'machine')} terminated, ${_usd_per_hour(ended):.2f} per hour less")
+    return left
+
+
+def _named(machines: Sequence[CloudResource]) -> str:
+    return ", ".join(f"{each.kind} {each.id} in {each.region}" for each in machines)
+
+
+def _command(name: str) -> str:
+    return f"skytrain stop {shlex.quote(name)} cloud=aws"
 
 
 def _usd_per_hour(machines: Sequence[CloudResource]) -> float:

@@ -8,10 +8,10 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
-from ...aws import PLAIN_PYTHON, AwsSession, Call, MachineImage, Tags, quoted
+from ...aws import PLAIN_PYTHON, AwsSession, Call, MachineImage, Tags, quoted, remove_all
 from ...config import (
     Composed,
     Config,
@@ -51,15 +51,24 @@ from ...tuning import Schedule, plan_sweep, sweep_name
 from ..bundle import Bundle, BundleContents, bundle_of, packed, upload_bundle
 from ..checks import Finding, Preflight, account_checks, require
 from ..jobs import job_config, job_extras, job_name, launch_record, machine_run, node_command
-from ..lifecycle import LaunchSteps, MachinesLeft, roll_back, rollback_on_error, run_launch
-from ..limits import ask_account, check_alone, check_place, check_regions, check_same
+from ..lifecycle import (
+    Advance,
+    LaunchSteps,
+    MachinesLeft,
+    described_groups,
+    roll_back,
+    rollback_on_error,
+    run_launch,
+)
+from ..limits import ask_account, check_alone, check_place, check_regions, check_same, seconds_affordable
 from ..plans import PlannedJob, Trials, compose_plan, plan_file, plan_run
 from ..wheels import PLATFORMS, UBUNTU_PLATFORMS, ImagePython
 from .boot import BootScript
-from .machines import removal_calls, remove_quietly
+from .machines import removal_calls
 from .requests import GroupSpec, group_name, kill_time, launch_calls
 
 BOOT_FAILURES_PER_NODE = 3  # after which the group is set to zero
+DELETE_GROUP = "DeleteAutoScalingGroup"
 SMOKE_SUFFIX = "-smoke"  # of a smoke run's name
 START_SECONDS = 180.0  # in which the last act of a smoke run starts the run
 POLL_SECONDS = 5.0
@@ -111,13 +120,16 @@ def prepare_launch(
         return _assembled(job, preflight)
     first = _assembled(smoke, preflight)
     after = LaunchId(first.run, first.record.id)
-    whole = _assembled(replace(job, plan=delayed_plan(plan, smoke.plan)), preflight, after)
+    waits = max(offer.kill_after_seconds for offer in smoke.plan.offers)
+    whole = _assembled(replace(job, plan=delayed_plan(plan, smoke.plan)), preflight, after, waits)
     then = LaunchId(whole.run, whole.record.id)
     return replace(whole, smoke=replace(first, record=replace(first.record, then=then)))
 
 
-def _assembled(job: PlannedJob, preflight: Preflight, after: LaunchId | None = None) -> PreparedLaunch:
-    """Return one launch of an account that has passed the checks."""
+def _assembled(
+    job: PlannedJob, preflight: Preflight, after: LaunchId | None = None, waits_seconds: float = 0.0
+) -> PreparedLaunch:
+    """Return one launch of an account that has passed the checks. It waits for the one `after` so many seconds at most."""
     kind = job.plan.job
     session = preflight.session
     image = preflight.image
@@ -135,6 +147,8 @@ def _assembled(job: PlannedJob, preflight: Preflight, after: LaunchId | None = N
         first = replace(plan.choice, kill_after_seconds=block.kill_after_seconds(plan.choice, now))
         plan, zones = replace(plan, offers=[first]), {block.zone: preflight.subnets[block.zone]}
     current = quoted(plan, session, zones, now)
+    if kind in ("train", "prepare"):  # an endpoint is rented for hours, and a sweep has a ledger
+        current = _within_budget(current, config, store, run, waits_seconds)
     has = {"torch": image.torch_version} if image.torch_version else {}
     python = ImagePython(config.cloud.python_version, PLATFORMS, has)
     if kind == "serve":  # vLLM pins its own torch and much else: neither the image's nor the versions here fit it
@@ -161,6 +175,15 @@ def _assembled(job: PlannedJob, preflight: Preflight, after: LaunchId | None = N
     return replace(draft, groups=tuple(groups))
 
 
+def _within_budget(plan: Plan, config: Config, store: Store, run: str, waits_seconds: float) -> Plan:
+    """Return the plan with kill times that what is left of the budget can pay for, whatever the plan was made with."""
+    offers = []
+    for offer in plan.offers:
+        most = waits_seconds + seconds_affordable(config, store, run, offer.nodes * offer.zones[0].usd_per_hour)
+        offers.append(replace(offer, kill_after_seconds=min(offer.kill_after_seconds, most)))
+    return replace(plan, offers=offers)
+
+
 def start_launch(prepared: PreparedLaunch, files: Mapping[str, bytes], reporter: Reporter) -> LaunchRecord:
     """Upload packages and configuration, write the record, create the machines. A failure leaves nothing running.
 
@@ -175,26 +198,35 @@ def start_launch(prepared: PreparedLaunch, files: Mapping[str, bytes], reporter:
 
 
 def _steps(prepared: PreparedLaunch, files: Mapping[str, bytes], reporter: Reporter) -> LaunchSteps[None]:
-    def create() -> None:
+    record = prepared.record
+    session = prepared.session
+    store = prepared.store
+
+    def create(advance: Advance) -> None:
         for call in prepared.calls:
-            prepared.session.perform(call)
+            advance()
+            session.perform(call)
 
     def remove(error: BaseException) -> None:
         """Remove what was created. With a group that is left it still counts as a launch that has machines."""
-        left = [
-            call
-            for call in removal_calls(prepared.record)
-            if not remove_quietly(prepared.session, call, reporter.note) and call.operation == "DeleteAutoScalingGroup"
-        ]
+        calls = [(session.region, call) for call in removal_calls(record)]
+        left = [call for _, call in remove_all(session, calls, reporter.note) if call.operation == DELETE_GROUP]
         if left:
-            run = shlex.quote(prepared.record.run)
-            raise MachinesLeft(f"machines of the launch may be left\n  end them: skytrain stop {run} cloud=ec2")
+            names = {call.parameters["AutoScalingGroupName"] for call in left}
+            kept = replace(record, groups=[group for group in record.groups if group.name in names])
+            end = f"skytrain stop {shlex.quote(record.run)} cloud=ec2"
+            raise MachinesLeft(f"machines of the launch may be left: {described_groups(kept)}\n  end them: {end}")
+
+    def still_alone() -> None:
+        earlier = [one for one in launches_of(store, record.run) if one.id < record.id]
+        check_alone(earlier, store, datetime.now(UTC), ask_account(session, store))
 
     return LaunchSteps(
-        store=prepared.store,
-        record=prepared.record,
+        store=store,
+        record=record,
         create=create,
         remove=remove,
+        check_alone=still_alone,
         upload=lambda reporter: upload_bundle(prepared.store, prepared.bundle, prepared.contents, reporter),
         files={"config.tar.gz": packed(files), **plan_file(prepared.plan)},
     )

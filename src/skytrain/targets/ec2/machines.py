@@ -16,11 +16,13 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from ...aws import WAITING, AwsSession, Call, CloudError, remove
+from ...config import error_text
 from ...jobs import list_meeting
 from ...runs import (
     LaunchedGroup,
     LaunchRecord,
     current_offer,
+    is_superseded,
     launch_folder,
     mark_failed,
     offer_key,
@@ -89,6 +91,8 @@ def try_next_offer(session: AwsSession, store: Store, record: LaunchRecord, now:
 
     A switch that was cut off is completed by the next call: the sizes of groups follow from the current offer.
     """
+    if is_superseded(store, record):  # a terminal that slept, or a machine that was cut off
+        return None
     number, since = current_offer(store, record)
     group = record.groups[number]
     waited = (now - since).total_seconds()
@@ -168,8 +172,9 @@ class Ec2Machines:
         if self._record.then is None:
             return
         following = read_launch(self._store, self._record.then.run, self._record.then.launch)
-        if following.failed or self._store.exists(started_key(following)):
-            return  # by another host
+        done = following.failed or self._store.exists(started_key(following))  # by another host, or withdrawn
+        if done or is_superseded(self._store, following):
+            return
         if exit_code == 0:
             self._tell(f"the smoke run ended well: starting {following.run}")
             self._perform(set_size(following.groups[0], following.groups[0].nodes))
@@ -242,8 +247,8 @@ def remove_quietly(session: AwsSession, call: Call, tell: Callable[[str], None],
     """Perform a removal; False if it failed, which is told, not raised, so that the next one is tried."""
     try:
         remove(session, call, session.region, retry)
-    except CloudError as error:
-        tell(f"{error}")
+    except Exception as error:  # whatever it is, a node that gives back or a terminal goes on with the next one
+        tell(error_text(error))
         return False
     return True
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ...aws import AwsSession, find_metadata, log_destination, open_session, render_calls, stream_lines
-from ...config import EXIT_CODES, UNCOMMITTED, Config
+from ...config import EXIT_CODES, UNCOMMITTED, Config, SkytrainError
 from ...planning import JobKind
-from ...runs import LaunchRecord, Reporter, launch_folder, launches_of, read_launch
+from ...runs import LaunchRecord, Reporter, is_superseded, launch_folder, launches_of, read_launch
 from ...storage import Store, open_store
 from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, ShowRun
 from ..checks import Finding, Preflight
@@ -143,6 +143,11 @@ class Ec2Launcher(LaunchTarget):
         store = open_store(config.store)
         record = read_launch(store, request.run, str(request.launch))
         machines = Ec2Machines(open_session(record.region), store, record, instance, tell)
+        if is_superseded(store, record):
+            machines.set_desired(0)
+            raise SkytrainError(
+                f"launch {record.id} of run {record.run} was superseded before this machine started: its groups are ended"
+            )
         machines.count_ended()  # this machine may replace one that was lost while it booted
         return machines
 

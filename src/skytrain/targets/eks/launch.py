@@ -13,8 +13,8 @@ from ...planning import Plan, timestamp
 from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, launches_of, next_launch, run_name
 from ...storage import Store, open_store
 from ..jobs import launch_record, node_command
-from ..lifecycle import LaunchSteps, run_launch
-from ..limits import check_alone, check_place, check_same
+from ..lifecycle import Advance, LaunchSteps, run_launch
+from ..limits import check_alone, check_place, check_same, seconds_affordable
 from ..plans import plan_file
 from .jobs import check_quota, jobs_in_cluster, pod_reason, remove_created
 from .kube import KubeCluster, KubeError, KubeKind, KubeObject, open_cluster
@@ -93,6 +93,9 @@ def prepare_eks_launch(request: EksRequest, session: Callable[[], AwsSession], *
         _check_alone(earlier, store, cluster, config, run)
         number = next_launch(earlier)
     job, usd = _job(request, run, number, owner)
+    if ask:
+        most = seconds_affordable(config, store, run, usd * job.size.nodes if usd is not None else None)
+        job = replace(job, run_seconds=min(job.run_seconds, most))
     record = replace(_record(composed, plan, job, usd), account=account, launched_by=owner)
     launch = EksLaunch(run=run, plan=plan, record=record, store=store, job=job, usd_per_hour_each=usd, cluster=cluster)
     if cluster is not None:
@@ -108,8 +111,9 @@ def start_eks_launch(launch: EksLaunch, reporter: Reporter) -> None:
     objects = launch.objects
     made: list[KubeObject] = []
 
-    def create() -> None:
+    def create(advance: Advance) -> None:
         for each in objects:
+            advance()
             made.append(cluster.create(each))
         owner = made[-1]
         reference = {

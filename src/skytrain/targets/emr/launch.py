@@ -20,7 +20,7 @@ from ...tokens import has_tokens
 from ..bundle import BundleContents, packed
 from ..checks import Finding, Preflight, require
 from ..jobs import job_extras, job_name, launch_record, prepare_work
-from ..lifecycle import LaunchSteps, run_launch
+from ..lifecycle import Advance, LaunchSteps, run_launch
 from ..limits import ask_account, check_alone
 from ..wheels import PLATFORMS, ImagePython
 from .checks import spark_job_checks
@@ -110,9 +110,10 @@ def start_emr_launch(launch: EmrLaunch, files: Mapping[str, bytes], reporter: Re
         made = pack_environment(launch.store, launch.contents, reporter)
         assert made == launch.environment
 
-    def create() -> None:
+    def create(advance: Advance) -> None:
         if launch.serverless:
             application = launch.session.perform(create_application(launch.job))["applicationId"]
+            advance()
             launch.session.perform(start_job_run(launch.job, application))
         else:
             launch.session.perform(launch.calls[0])

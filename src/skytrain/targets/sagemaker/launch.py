@@ -14,7 +14,7 @@ from ..bundle import Bundle, BundleContents, bundle_of, packed, upload_bundle
 from ..checks import Finding, Preflight, require
 from ..jobs import job_extras, launch_record, node_command, scheduler_job_name
 from ..lifecycle import LaunchSteps, run_launch
-from ..limits import ask_account, check_alone, check_place, check_same
+from ..limits import ask_account, check_alone, check_place, check_same, seconds_affordable
 from ..plans import PlannedJob, plan_file
 from ..wheels import PLATFORMS, ImagePython
 from .checks import training_job_checks
@@ -83,7 +83,7 @@ def start_sagemaker_launch(launch: SageMakerLaunch, files: Mapping[str, bytes], 
     steps = LaunchSteps(
         store=launch.store,
         record=launch.record,
-        create=lambda: launch.session.perform(launch.call),
+        create=lambda advance: launch.session.perform(launch.call),
         remove=remove,
         may_have_created=lambda error: not (isinstance(error, CloudError) and error.code == NAME_TAKEN),
         upload=lambda reporter: upload_bundle(launch.store, launch.bundle, launch.contents, reporter),
@@ -143,7 +143,9 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
     )
     job.request()  # settings that SageMaker refuses are told before prices are asked for
     usd = _price(session, job)
-    offer = job.offer
+    most = seconds_affordable(config, store, run, usd * job.offer.nodes)
+    offer = replace(job.offer, kill_after_seconds=min(job.offer.kill_after_seconds, most))
+    job = replace(job, offer=offer)
     kill_at = timestamp(job.kill_at)
     group = LaunchedGroup(
         name=job.name,

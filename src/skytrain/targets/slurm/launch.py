@@ -13,8 +13,8 @@ from ...config import Composed, Config, SkytrainError, SlurmConfig, check_job, f
 from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, launches_of, next_launch, run_name, user_name
 from ...storage import Store, open_store
 from ..jobs import launch_record
-from ..lifecycle import LaunchSteps, run_launch
-from ..limits import check_alone
+from ..lifecycle import Advance, LaunchSteps, run_launch
+from ..limits import check_alone, seconds_affordable
 from .jobs import (
     SlurmError,
     cancel_jobs,
@@ -86,6 +86,8 @@ def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask
         # Of its own jobs the scheduler has told; of others the store does.
         elsewhere = [record for record in earlier if record.target != config.cloud.target]
         check_alone(elsewhere, store, datetime.now(UTC), lambda _: None)
+        price = config.budget.usd_per_hour
+        seconds_affordable(config, store, run, price * wanted.nodes if price is not None else None)
         submit_job(script.render(), test_only=True)
     return SlurmLaunch(script, tuple(notes), _record(composed, LaunchId(run, number)), store)
 
@@ -115,7 +117,7 @@ def job_python(wanted: SlurmConfig) -> str:
 def start_slurm_launch(launch: SlurmLaunch, reporter: Reporter) -> str:
     """Write the record and the script, submit it, and return the number of the job."""
 
-    def submit() -> str:
+    def submit(advance: Advance) -> str:
         launch.path.parent.mkdir(parents=True, exist_ok=True)
         launch.path.write_text(launch.script.render())
         launch.path.chmod(0o755)
