@@ -2,7 +2,8 @@
 
 - A package is used through its public names (`__init__.pyi`). Only `pipelines` is imported by module.
 - A public name differs from the names of its package's modules.
-- A dataclass of this project is called with at most four positional arguments, except in a table (`# fmt: off`).
+- A dataclass or named tuple of this project is called with at most four positional arguments, except in a table
+  (`# fmt: off`).
 - A class name is used once in the project, and hides no name of the standard library.
 - Undocumented parts of Lightning are used in `parallel/lightning_internals.py` only.
 """
@@ -77,7 +78,10 @@ def _dataclasses(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             decorators = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
-            if any(ast.unparse(each) in ("dataclass", "dataclasses.dataclass") for each in decorators):
+            bases = [ast.unparse(each) for each in node.bases]
+            if "NamedTuple" in bases or any(
+                ast.unparse(each) in ("dataclass", "dataclasses.dataclass") for each in decorators
+            ):
                 yield node.name
 
 

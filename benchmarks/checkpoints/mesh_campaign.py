@@ -64,13 +64,14 @@ def run_of(chain: str) -> str:
 @contextmanager
 def sequences_noted() -> Iterator[dict[int, set[str]]]:
     """By step, hashes of the sequences that this process trains on meanwhile."""
+    from skytrain.tokens import Batch
     from skytrain.training import CausalLM
 
     plain_step = CausalLM.training_step
     seen: dict[int, set[str]] = {}
 
-    def noting(self: Any, batch: torch.Tensor, index: int) -> torch.Tensor:
-        for row in batch:
+    def noting(self: Any, batch: Batch, index: int) -> torch.Tensor:
+        for row in batch.windows:
             seen.setdefault(self.trainer.global_step + 1, set()).add(hashlib.sha256(row.numpy().tobytes()).hexdigest())
         return plain_step(self, batch, index)
 

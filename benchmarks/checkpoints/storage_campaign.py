@@ -342,7 +342,7 @@ def refused(work: Any) -> str:
 def campaign(
     process: Any, server: S3Server, folder: Path, faults: int, kills: int, rounds: int
 ) -> tuple[list[str], Any]:
-    os.environ.update(server.environment())
+    """Run every trouble; the environment leads to the server. Return the lines, and the server's last process."""
     lines: list[str] = []
 
     def say(more: list[str]) -> None:
@@ -368,6 +368,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="skytrain-campaign-", ignore_cleanup_errors=True) as scratch:
         process, server = start_server(Path(scratch))
+        os.environ.update(server.environment())
         try:
             lines, process = campaign(
                 process, server, Path(scratch), arguments.faults, arguments.kills, arguments.rounds

@@ -18,17 +18,16 @@ from pathlib import Path
 
 import torch
 
-from skytrain.cli.console import table
 from skytrain.config import Composed, compose
 from skytrain.evaluation import evaluate_loss, place_model
 from skytrain.merging import DomainsFile
-from skytrain.pipelines.branch import ExpertRun, branch
+from skytrain.pipelines.branch import PlannedExpert, branch
 from skytrain.pipelines.evaluate import EvaluatedModel, open_held_out, token_limit
 from skytrain.pipelines.merge import MergeRequest, merge
 from skytrain.pipelines.merge_report import MergeReportRequest, report_merge
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
-from skytrain.report import merge_html, merge_table
+from skytrain.report import merge_html, merge_table, text_table
 from skytrain.runs import Silent
 from skytrain.storage import open_store
 
@@ -93,7 +92,7 @@ def main(folder: Path) -> None:
     print(train(composed(seed).config, lines).summary())
     domains = DomainsFile(f"seed@{SEED_STEPS}", {"docs": DOCS, "code": CODE}, (f"trainer.steps={EXPERT_STEPS}",))
 
-    def train_one(expert: ExpertRun) -> int:
+    def train_one(expert: PlannedExpert) -> int:
         trained = train(expert.config, lines, expert.start)
         print(trained.summary())
         return trained.exit_code
@@ -108,7 +107,7 @@ def main(folder: Path) -> None:
     request = MergeReportRequest("average", domains, "dense", points=5, max_tokens=HELD_OUT)
     report = report_merge(composed([*DOCS]).config, request, composed, lines)
     print(
-        f"\naverage, {HELD_OUT} held-out bytes of each domain\n{table(merge_table(report))}\n"
+        f"\naverage, {HELD_OUT} held-out bytes of each domain\n{text_table(merge_table(report))}\n"
         + "\n".join(report.verdicts)
     )
     for point in report.path:

@@ -53,7 +53,7 @@ def losses(tokens: np.ndarray, path: str, seed: int) -> list[float]:
         for group in optimizer.param_groups:
             group["lr"] = config.optimizer.lr * learning_rate(config.lr_schedule, step, STEPS)
         with torch.autocast("cuda", torch.bfloat16, enabled=not chosen.lowers_precision):
-            loss = chosen.loss(model, batch[:, :-1], batch[:, 1:])
+            loss = chosen.loss(model, batch[:, :-1], batch[:, 1:], None)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -79,7 +79,7 @@ def gradient_errors(tokens: np.ndarray) -> None:
     for path in PATHS:
         chosen = choose_loss(compose_path(path, 1), "cuda")
         with torch.autocast("cuda", torch.bfloat16, enabled=not chosen.lowers_precision):
-            loss = chosen.loss(model, x, y)
+            loss = chosen.loss(model, x, y, None)
         found = gradients(loss)
         errors = {name: float((found[name] - truth[name]).norm() / truth[name].norm()) for name in truth}
         worst = max(errors, key=lambda name: errors[name])

@@ -83,7 +83,7 @@ def documents(device: str) -> None:
         f"   loss {float(ours_loss):.5f}, in float32 with a dense mask {float(truth_loss):.5f}; gradients' error median {statistics.median(errors):.4f}, worst {max(errors):.4f}"
     )
     apart = milliseconds(lambda: compute(model, x, y, starts).backward(), device)
-    together = milliseconds(lambda: compute(model, x, y).backward(), device)
+    together = milliseconds(lambda: compute(model, x, y, None).backward(), device)
     per_s = rows * length * 1e3
     print(f"   {per_s / apart:,.0f} tokens/s apart, {per_s / together:,.0f} together", flush=True)
 

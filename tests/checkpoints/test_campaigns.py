@@ -33,6 +33,8 @@ def test_of_two_attempts_at_once_the_newer_one_counts(s3_root):
 @pytest.mark.slow
 def test_through_a_thousand_faults_and_every_other_trouble_each_committed_checkpoint_is_whole(tmp_path, no_aws):
     process, server = start_server(tmp_path)
+    for name, value in server.environment().items():
+        no_aws.setenv(name, value)
     try:
         lines, process = storage_campaign.campaign(process, server, tmp_path, faults=1000, kills=3, rounds=10)
     finally:

@@ -9,7 +9,7 @@ import pytest
 
 from skytrain.config import Composed, SkytrainError, compose
 from skytrain.merging import DomainsFile, MergeReport, ModelRow, judge, read_domains
-from skytrain.pipelines.branch import ExpertRun, branch
+from skytrain.pipelines.branch import PlannedExpert, branch
 from skytrain.pipelines.merge import MergeRequest, merge
 from skytrain.pipelines.merge_report import MergeReportRequest, report_merge
 from skytrain.pipelines.prepare import prepare
@@ -61,10 +61,10 @@ def test_experts_branch_off_resume_and_are_compared_with_what_is_merged_of_them(
     def composed(words: list[str]) -> Composed:
         return compose([*TINY, f"store.root='{root}'", *words])
 
-    def train_one(expert: ExpertRun) -> int:
+    def train_one(expert: PlannedExpert) -> int:
         return train(expert.config, Silent(), expert.start).exit_code
 
-    def train_first_only(expert: ExpertRun) -> int:
+    def train_first_only(expert: PlannedExpert) -> int:
         return train_one(expert) if expert.domain == "synthetic" else 7
 
     notes = Notes()
@@ -122,7 +122,7 @@ def test_one_budget_is_divided_among_the_experts(root):
     def composed(words: list[str]) -> Composed:
         return compose([*TINY, f"store.root='{root}'", *words])
 
-    def train_one(expert: ExpertRun) -> int:
+    def train_one(expert: PlannedExpert) -> int:
         asked.append((expert.run, expert.config.budget.usd))
         return 6
 
@@ -134,7 +134,7 @@ def test_a_mistake_in_the_last_domain_is_found_before_the_first_is_trained(fores
     def composed(words: list[str]) -> Composed:
         return compose([*TINY, f"store.root='{forest}'", *words])
 
-    def train_one(expert: ExpertRun) -> int:
+    def train_one(expert: PlannedExpert) -> int:
         raise AssertionError("trained")
 
     experts = {"synthetic": (), "new": ("data.name=never-prepared",)}

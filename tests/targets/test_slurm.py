@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 from dataclasses import replace
 from functools import cache
@@ -175,6 +176,27 @@ def test_logs_and_status_say_what_became_of_a_job_that_wrote_nothing_or_was_pree
     assert (log.lines, log.ended) == (["b", "c"], True)
     shown = target.TARGETS["slurm"].run_jobs(config, "one")
     assert shown.tables[0][1][1] == "preempted" and "launch one again, and it resumes" in shown.lines[0]
+
+
+def test_without_a_run_status_lists_the_jobs_of_every_run_and_of_nobody_else(shared, monkeypatch):
+    config = composed().config
+    programs = shared / "programs"
+    programs.mkdir()
+    rows = ["7|RUNNING|n1|1|1:00|2:00|None|skytrain-one", "9_1|PENDING||2|0:00|2:00|Resources|skytrain-two|a"]
+    rows.append("8|RUNNING|n2|1|1:00|2:00|None|another")
+    for name, text in (("squeue", "\n".join(rows)), ("scontrol", "Restarts=3 StdOut=/x.log")):
+        (programs / name).write_text(f"#!/bin/bash\ncat <<'END'\n{text}\nEND\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    listed = target.TARGETS["slurm"].run_jobs(config, None)
+    assert [row[:3] for row in listed.tables[0]] == [
+        ("RUN", "JOB", "STATE"),
+        ("two|a", "9_1", "pending"),
+        ("one", "7", "running"),
+    ]
+    assert [job["run"] for job in listed.facts] == ["two|a", "one"] and listed.facts[0]["restarts"] == 3
+    monkeypatch.setenv("PATH", str(shared))
+    assert "squeue is not installed here" in target.TARGETS["slurm"].run_jobs(config, None).lines[0]
 
 
 def test_who_watches_a_run_that_waits_in_the_queue_goes_on_until_its_job_has_ended(shared, monkeypatch):

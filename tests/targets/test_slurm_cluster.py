@@ -151,6 +151,8 @@ def test_stop_saves_and_ends_the_job_and_the_same_launch_resumes(lab):
     until(lambda: state(lab, job) in ("COMPLETED", "CANCELLED"), lambda: lab.ask("squeue"))
     assert "Restarts=0" in lab.ask("scontrol", "show", "job", job)
     again = launch(lab, "stopped")
+    listed = skytrain(lab, "status", "cloud=slurm", "store.root=store")
+    assert re.search(rf"^stopped +{again} +\w+", listed.stdout, re.MULTILINE), listed.stdout + listed.stderr
     assert skytrain(lab, "stop", "stopped", "cloud=slurm", "store.root=store", "--force").returncode == 0
     until(lambda: state(lab, again) in ("COMPLETED", "CANCELLED"), lambda: lab.ask("squeue"))
 

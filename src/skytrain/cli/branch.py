@@ -19,7 +19,7 @@ from .train import Processes, check_installed, worker_options
 if TYPE_CHECKING:
     from ..config import Composed
     from ..merging import DomainsFile
-    from ..pipelines.branch import ExpertRun
+    from ..pipelines.branch import PlannedExpert
 
 Experts = Annotated[
     Path,
@@ -88,8 +88,8 @@ def _train_here(domains: DomainsFile, config_dir: list[Path] | None, processes: 
     def compose(overrides: list[str]) -> Composed:
         return compose_overrides(overrides, config_dir, domains.seed)
 
-    def train_one(expert: ExpertRun) -> int:
-        arguments = [*expert.words, *worker_options(config_dir or [], expert.start, allow_changes=False)]
+    def train_one(expert: PlannedExpert) -> int:
+        arguments = [*expert.overrides, *worker_options(config_dir or [], expert.start, allow_changes=False)]
         layout = ProcessLayout(processes=choose_processes(expert.config, processes))
         return supervise(expert.config, arguments, layout, console.note)
 

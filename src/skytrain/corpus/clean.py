@@ -58,7 +58,16 @@ def clean(texts: list[str], urls: Reasons, data: Any, decontaminator: Any = None
         bytes_in = sum(sizes[i] for i in alive)
         rule = _LENGTH if stage in (MIN_CHARS, MIN_CHARS_AGAIN) else find_rule(stage)
         scan = memory.get("scan")
-        after, failed = rule.apply(RuleBatch(before, alive, [urls[i] for i in alive], data, decontaminator, memory))
+        after, failed = rule.apply(
+            RuleBatch(
+                texts=before,
+                places=alive,
+                urls=[urls[i] for i in alive],
+                data=data,
+                decontaminator=decontaminator,
+                memory=memory,
+            )
+        )
         if rule.changes_texts and memory.get("scan") is scan:
             memory.pop("scan", None)  # it was computed from the unchanged texts
         for i, old, new, reason in zip(alive, before, after, failed, strict=True):

@@ -50,15 +50,15 @@ def summarize(duplicates: Duplicates) -> DuplicateSummary:
         else np.empty(0, np.int64)
     )
     return DuplicateSummary(
-        len(same_id),
-        len(exact),
-        len(near),
-        same_id[:EXAMPLES].tolist(),
-        exact[:EXAMPLES].tolist(),
-        list(zip(shown.tolist(), duplicates.twin[shown].tolist(), strict=True)),
-        len(sizes),
-        size_histogram(sizes),
-        duplicates.beyond,
+        same_id=len(same_id),
+        exact=len(exact),
+        near=len(near),
+        first_same_id=same_id[:EXAMPLES].tolist(),
+        first_exact=exact[:EXAMPLES].tolist(),
+        shown_near=list(zip(shown.tolist(), duplicates.twin[shown].tolist(), strict=True)),
+        clusters=len(sizes),
+        cluster_sizes=size_histogram(sizes),
+        beyond=duplicates.beyond,
     )
 
 

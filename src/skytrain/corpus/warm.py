@@ -15,7 +15,12 @@ from .rules.tidy import english, untidy
 TEXTS = ["Two words.", "Très bien."]  # one text per character width
 
 for group in scan(TEXTS, True, 30).groups:
-    join_lines(group, np.ones(1, bool), LineRule(1, 9, False, 0, 0, 0, 0), 30)
+    join_lines(
+        group,
+        np.ones(1, bool),
+        LineRule(min_words=1, max_word_chars=9, terminal=False, lorem_ipsum=0, javascript=0, curly_bracket=0, policy=0),
+        30,
+    )
 untidy(TEXTS)
 english(TEXTS, 0.5)
 signatures(TEXTS)

@@ -17,12 +17,12 @@ Compose = Callable[[list[str]], Composed]
 
 
 @dataclass(frozen=True)
-class ExpertRun:
+class PlannedExpert:
     """An expert to train: `skytrain train OVERRIDES --from SEED`."""
 
     domain: str
     run: str
-    words: list[str]
+    overrides: list[str]
     config: Config
     start: Start
 
@@ -40,7 +40,7 @@ class BranchedExpert:
 
 
 def branch(
-    domains: DomainsFile, compose: Compose, train_one: Callable[[ExpertRun], int], reporter: Reporter
+    domains: DomainsFile, compose: Compose, train_one: Callable[[PlannedExpert], int], reporter: Reporter
 ) -> tuple[int, list[BranchedExpert]]:
     """Train the experts one after another; return the exit code and the progress of each.
 
@@ -66,7 +66,9 @@ def branch(
             words.append(f"budget.usd={_allowance(store, domains, domain, config.budget.usd):.6f}")
         start = _start(domains)
         reporter.note(f"{number + 1}/{len(configs)} {run}: from {start.label}")
-        ended = train_one(ExpertRun(domain=domain, run=run, words=words, config=compose(words).config, start=start))
+        ended = train_one(
+            PlannedExpert(domain=domain, run=run, overrides=words, config=compose(words).config, start=start)
+        )
         code = code or ended
         if ended not in (0, EXIT_CODES["budget"]):  # one that has spent its share leaves the others theirs
             break

@@ -337,7 +337,9 @@ def _synthetic(source: Any, tokenizer: Tokenizer) -> Iterator[TokenizedSlice]:
     if isinstance(source, TokenFiles | ParquetTokens) and source.eot is None:
         source = replace(source, eot=tokenizer.eot)
     for i, ids in enumerate(source.token_documents(tokenizer.vocab_size)):
-        yield TokenizedSlice(0, i, [f"{i}"], ids, np.array([len(ids)]), np.zeros(1, np.int64))
+        yield TokenizedSlice(
+            part=0, first=i, ids=[f"{i}"], tokens=ids, ends=np.array([len(ids)]), text_bytes=np.zeros(1, np.int64)
+        )
 
 
 def _document_ids(work: Preparation, corpus: CorpusManifest | None, documents: int) -> Iterator[str]:

@@ -56,8 +56,8 @@ def account_state(
     scan = scan_account(session, regions, [KINDS["instance"]], config.cloud.project)
     known = set(runs)
     now = datetime.now(UTC)
-    found = [resource for resource in scan.resources if run in (None, resource.tags.run)]
-    machines = [_machine(resource, known, now) for resource in found]
+    resources = [resource for resource in scan.resources if run in (None, resource.tags.run)]
+    machines = [_machine(resource, known, now) for resource in resources]
     machines.sort(key=lambda each: (each.run or "", each.launched_at or "", each.instance))
     return AccountState(tuple(machines), tuple(f"{each.region}: {each.problem}" for each in scan.problems))
 

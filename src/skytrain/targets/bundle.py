@@ -86,12 +86,12 @@ def _upload(store: Store, folder: Path, key: str, reporter: Reporter) -> None:
 
 def config_files(folders: Sequence[Path]) -> dict[str, bytes]:
     """Return the YAML files of the user's own groups, of several folders; the first folder wins."""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for folder in folders:
         for group in GROUPS:
             for path in sorted((Path(folder) / group).glob("*.yaml")):
-                found.setdefault(f"{group}/{path.name}", path.read_bytes())
-    return found
+                files.setdefault(f"{group}/{path.name}", path.read_bytes())
+    return files
 
 
 def packed(files: Mapping[str, bytes]) -> bytes:

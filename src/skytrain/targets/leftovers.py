@@ -234,30 +234,30 @@ def _active_runs(config: Config, reporter: Reporter) -> dict[str, bool]:
     try:
         store = open_store(config.store)
         now = datetime.now(UTC)
-        return {found.run: _is_active(store, found, now) for found in run_statuses(config, None)}
+        return {status.run: _is_active(store, status, now) for status in run_statuses(config, None)}
     except SkytrainError as error:
         reporter.note(f"the store says nothing about runs: {str(error).partition(chr(10))[0]}")
         return {}
 
 
-def _is_active(store: Store, found: RunStatus, now: datetime) -> bool:
+def _is_active(store: Store, status: RunStatus, now: datetime) -> bool:
     """Return whether machines may work on the run: it writes to the store, or a launch of it is not over.
 
     The outcome of the last attempt does not tell: after an interruption the hosts that are left wait for another one.
     A launch is over when its hosts have recorded it, a person has stopped it, or its kill time has passed; that of the
     record counts, since tags can be edited.
     """
-    if found.state in (*LIVE, "damaged"):
+    if status.state in (*LIVE, "damaged"):
         return True
-    ended = datetime.fromisoformat(found.since) if found.since else datetime.min.replace(tzinfo=UTC)
+    ended = datetime.fromisoformat(status.since) if status.since else datetime.min.replace(tzinfo=UTC)
     try:
-        launches = launches_of(store, found.run)
-        if found.state == "stale" and not launches:
+        launches = launches_of(store, status.run)
+        if status.state == "stale" and not launches:
             return True  # its machine may only be cut off
         live = [each for each in launches if not each.failed and each.over_at > now]
         return any(
             datetime.fromisoformat(record.launched_at) > ended
-            or (found.state not in OVER and not ended_in_store(record, store))
+            or (status.state not in OVER and not ended_in_store(record, store))
             for record in live
         )
     except DamagedRecord:

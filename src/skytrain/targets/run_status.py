@@ -52,7 +52,7 @@ def status(config: Config, run: str | None) -> list[RunStatus]:
         if not launched:
             raise
         names = []
-    return sorted([*launched, *(_status_or_damage(store, name) for name in names)], key=lambda found: found.run)
+    return sorted([*launched, *(_status_or_damage(store, name) for name in names)], key=lambda each: each.run)
 
 
 def find_status(store: Store, run: str) -> RunStatus:

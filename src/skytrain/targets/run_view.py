@@ -108,23 +108,23 @@ class RunWatch:
     def look(self) -> RunView:
         """Return the state of the run now. Raises StoreError if the store does not answer, and CloudError if AWS does not."""
         status = find_status(self._store, self._run)
-        found = list_meeting(self._store, self._run)
-        generation = read_generation(self._store, self._run, found)
+        meeting = list_meeting(self._store, self._run)
+        generation = read_generation(self._store, self._run, meeting)
         launch = self._launch()
         if generation is not None and launch is not None and generation.launch not in (None, launch.id):
             generation = replace(generation, exit_code=None)  # the end of an earlier launch is history
-        booting = list(self._booting(found))
-        nodes = [*self._hosts(found, generation), *booting]
+        booting = list(self._booting(meeting))
+        nodes = [*self._hosts(meeting, generation), *booting]
         nodes.sort(key=lambda node: (node.rank is None, node.rank or 0, node.machine))
         agents = bool(nodes) or status.generation is not None or (launch is not None and not status.attempts)
-        shapes = {each.shape for each in found.hosts if each.presence != "left"}
+        shapes = {each.shape for each in meeting.hosts if each.presence != "left"}
         wanted = launch.nodes if launch else max((int(each.partition("x")[0]) for each in shapes), default=None)
         return RunView(
             at=datetime.now(UTC).isoformat(timespec="seconds"),
             status=self._with_launch(status, launch, booting),
             nodes=tuple(nodes),
             wanted=wanted,
-            left=sum(each.presence == "left" for each in found.hosts),
+            left=sum(each.presence == "left" for each in meeting.hosts),
             generation=generation,
             launch=launch,
             by_agents=self._launched or agents,
@@ -158,8 +158,8 @@ class RunWatch:
                 self._plan = {}
         return self._plan
 
-    def _hosts(self, found: MeetingObjects, generation: GenerationRecord | None) -> Iterator[NodeView]:
-        present = [each for each in found.hosts if each.presence != "left"]
+    def _hosts(self, meeting: MeetingObjects, generation: GenerationRecord | None) -> Iterator[NodeView]:
+        present = [each for each in meeting.hosts if each.presence != "left"]
         newest = max((each.stat.modified for each in present), default=0.0)
         for host, record in self._heartbeats.read(present):
             silent = max(newest - host.stat.modified, self._seconds_unheard(host))
@@ -178,9 +178,9 @@ class RunWatch:
             self._heard[host.host] = known = (host.stat.etag, now)
         return now - known[1]
 
-    def _booting(self, found: MeetingObjects) -> Iterator[NodeView]:
+    def _booting(self, meeting: MeetingObjects) -> Iterator[NodeView]:
         """Yield the machines that are rented and have not registered yet."""
-        known = {each.host.rpartition(".")[0] for each in found.hosts}
+        known = {each.host.rpartition(".")[0] for each in meeting.hosts}
         for each in self._machines():
             if each.instance not in known:
                 yield NodeView(each.instance, "boots", seconds=each.age_seconds)

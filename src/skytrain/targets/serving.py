@@ -138,5 +138,5 @@ def read_key(session: AwsSession, name: str) -> str:
     """Return the API key of an endpoint, decrypted. The role of a rented machine may read its own."""
     from ..aws import Call
 
-    found = session.perform(Call("ssm", "GetParameter", {"Name": name, "WithDecryption": True}))
-    return str(found["Parameter"]["Value"])
+    answer = session.perform(Call("ssm", "GetParameter", {"Name": name, "WithDecryption": True}))
+    return str(answer["Parameter"]["Value"])

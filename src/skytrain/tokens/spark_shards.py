@@ -84,7 +84,7 @@ class SplitPlan:
             if not self.filled:
                 self.shards.append([])
             last = max(fitting, at + 1)
-            self.shards[-1].append(ShardSlice(part, at, last, base, int(ends[last - 1])))
+            self.shards[-1].append(ShardSlice(part=part, first=at, last=last, start=base, end=int(ends[last - 1])))
             self.filled += int(ends[last - 1]) - base
             at = last
         self.tokens += int(ends[-1]) if len(ends) else 0

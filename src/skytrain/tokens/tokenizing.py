@@ -41,7 +41,9 @@ class TokenizedSlice(NamedTuple):
         rows = zip(self.ids, self.ends.tolist(), self.text_bytes.tolist(), strict=True)
         for number, (id_, end, text_bytes) in enumerate(rows, self.first):
             trained = None if self.trained is None else self.trained[start:end]
-            yield TokenizedDocument(number, id_, self.tokens[start:end], text_bytes, trained)
+            yield TokenizedDocument(
+                number=number, id=id_, tokens=self.tokens[start:end], text_bytes=text_bytes, trained=trained
+            )
             start = end
 
 
@@ -104,10 +106,10 @@ def slices_of(
 def tokenize_slice(tokenizer: Tokenizer, slice_: TextSlice) -> TokenizedSlice:
     encoded = tokenizer.encode_documents(slice_.texts)
     return TokenizedSlice(
-        slice_.part,
-        slice_.first,
-        slice_.ids,
-        np.concatenate(encoded) if len(encoded) > 1 else encoded[0],
-        np.cumsum([len(ids) for ids in encoded], dtype=np.int64),
-        np.array([utf8_size(text) for text in slice_.texts], np.int64),
+        part=slice_.part,
+        first=slice_.first,
+        ids=slice_.ids,
+        tokens=np.concatenate(encoded) if len(encoded) > 1 else encoded[0],
+        ends=np.cumsum([len(ids) for ids in encoded], dtype=np.int64),
+        text_bytes=np.array([utf8_size(text) for text in slice_.texts], np.int64),
     )

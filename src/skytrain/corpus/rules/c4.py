@@ -54,13 +54,13 @@ def _line_rule(settings: Any) -> LineRule:
     from .scan import CURLY_BRACKET, JAVASCRIPT, LOREM_IPSUM, POLICY
 
     return LineRule(
-        settings.min_words_per_line,
-        settings.max_word_chars,
-        settings.terminal_punctuation,
-        LOREM_IPSUM if settings.lorem_ipsum else 0,
-        JAVASCRIPT if settings.javascript_lines else 0,
-        CURLY_BRACKET if settings.curly_bracket else 0,
-        POLICY if settings.policy_lines else 0,
+        min_words=settings.min_words_per_line,
+        max_word_chars=settings.max_word_chars,
+        terminal=settings.terminal_punctuation,
+        lorem_ipsum=LOREM_IPSUM if settings.lorem_ipsum else 0,
+        javascript=JAVASCRIPT if settings.javascript_lines else 0,
+        curly_bracket=CURLY_BRACKET if settings.curly_bracket else 0,
+        policy=POLICY if settings.policy_lines else 0,
     )
 
 

@@ -97,7 +97,9 @@ def scan(texts: list[str], ngrams: bool, short_line_chars: int) -> Scan:
         counts.words[places] = words
         counts.lines[places] = lines
         text_bits[places] = bits
-        groups.append(Group(places, packed, rows[:total].copy(), hashes[:total].copy(), firsts))
+        groups.append(
+            Group(places=places, packed=packed, rows=rows[:total].copy(), hashes=hashes[:total].copy(), firsts=firsts)
+        )
     return Scan(counts, text_bits, groups)
 
 

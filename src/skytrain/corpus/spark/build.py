@@ -105,15 +105,15 @@ def _summary(
         fate: [number for block in blocks for number in block.first[str(fate)]][:EXAMPLES] for fate in (SAME_ID, EXACT)
     }
     return DuplicateSummary(
-        count[SAME_ID],
-        count[EXACT],
-        count[NEAR],
-        first[SAME_ID],
-        first[EXACT],
-        _shown_near(place, blocks, removed[-1], count[NEAR]) if count[NEAR] else [],
-        facts["clusters"],
-        facts["cluster_sizes"],
-        facts["beyond"],
+        same_id=count[SAME_ID],
+        exact=count[EXACT],
+        near=count[NEAR],
+        first_same_id=first[SAME_ID],
+        first_exact=first[EXACT],
+        shown_near=_shown_near(place, blocks, removed[-1], count[NEAR]) if count[NEAR] else [],
+        clusters=facts["clusters"],
+        cluster_sizes=facts["cluster_sizes"],
+        beyond=facts["beyond"],
     )
 
 

@@ -85,7 +85,14 @@ class SparkCleaning:
         done = finished_chunks(self.store, self.folder)
         reader = (self.source, self.store, self.folder, done)
         parts = self._divided(goal).parts(pieces, done, missing)
-        task = CleaningTask(self.data, self._examples, reader, chunk_files.CHUNK_CHARS, parts, missing)
+        task = CleaningTask(
+            data=self.data,
+            examples=self._examples,
+            reader=reader,
+            chunk_chars=chunk_files.CHUNK_CHARS,
+            parts=parts,
+            enough=missing,
+        )
         cleaned = raised(self.jobs.results("clean", _clean_part, self.jobs.share(task), len(parts)))
         by_file: dict[int, list[CleanedFile]] = {number: [] for number, _ in pieces}
         for part, each in zip(parts, cleaned, strict=True):

@@ -128,7 +128,7 @@ class FileSpans:
         for place, mine in enumerate(starts):
             count = min(len(mine), known - first)
             if count:
-                yield ChunkRun(spans[place].start, before[place], mine[0], first, count)
+                yield ChunkRun(start=spans[place].start, before=before[place], skip=mine[0], first=first, chunks=count)
                 first += count
 
 

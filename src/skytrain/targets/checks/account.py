@@ -45,8 +45,8 @@ def clock(preflight: Preflight) -> str:
 
 def region(preflight: Preflight) -> str:
     name = preflight.session.region
-    found = preflight.session.perform(Call("ec2", "DescribeRegions", {"AllRegions": True}))["Regions"]
-    here = next((one for one in found if one["RegionName"] == name), None)
+    regions = preflight.session.perform(Call("ec2", "DescribeRegions", {"AllRegions": True}))["Regions"]
+    here = next((one for one in regions if one["RegionName"] == name), None)
     if here is None:
         raise Failed(f"AWS has no region {name}", "set cloud.region to one of: aws ec2 describe-regions")
     if here.get("OptInStatus") == "not-opted-in":

@@ -60,8 +60,8 @@ class Preflight:
     @property
     def subnets(self) -> dict[str, str]:
         """The subnets that machines start in, by zone."""
-        found = self.config.cloud.subnets
-        return found.private if found.nodes == "private" else found.public
+        subnets = self.config.cloud.subnets
+        return subnets.private if subnets.nodes == "private" else subnets.public
 
 
 @dataclass(frozen=True)

@@ -19,25 +19,25 @@ INSTALL = "pip install 'skytrain[train]'"
 
 
 def python(_: Preflight) -> str:
-    found = ".".join(map(str, sys.version_info[:3]))
+    running = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < OLDEST_PYTHON:
-        raise Failed(f"Python {found} is older than 3.11", "install Python 3.11 or newer")
-    return f"Python {found}, Skytrain {__version__}"
+        raise Failed(f"Python {running} is older than 3.11", "install Python 3.11 or newer")
+    return f"Python {running}, Skytrain {__version__}"
 
 
 def packages(_: Preflight) -> str:
     """Read the installed versions without importing: torch takes seconds."""
-    found = []
+    installed = []
     missing = []
     for name in ("torch", "lightning", "boto3"):
         try:
-            found.append(f"{name} {version(name)}")
+            installed.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             missing.append(name)
     if missing:
         extra = "aws" if missing == ["boto3"] else "train,aws"
         raise Failed(f"{', '.join(missing)} not installed", f"pip install 'skytrain[{extra}]'")
-    return ", ".join(found)
+    return ", ".join(installed)
 
 
 def disk(preflight: Preflight) -> str:

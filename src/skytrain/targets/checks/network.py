@@ -32,14 +32,14 @@ def subnets(preflight: Preflight) -> str:
     if not ours:
         raise NotChecked(f"cloud.subnets.{preflight.config.cloud.subnets.nodes} is empty; skytrain cloud init sets it")
     nodes = preflight.plan.choice.nodes if preflight.plan else 1
-    found = _subnets(preflight)
+    described = _subnets(preflight)
     room = {}
     for zone, name in ours.items():
-        if found[name]["AvailabilityZone"] != zone:
+        if described[name]["AvailabilityZone"] != zone:
             raise Failed(
-                f"{name} is in {found[name]['AvailabilityZone']}, not in {zone}", "skytrain cloud init --force"
+                f"{name} is in {described[name]['AvailabilityZone']}, not in {zone}", "skytrain cloud init --force"
             )
-        room[zone] = found[name]["AvailableIpAddressCount"]
+        room[zone] = described[name]["AvailableIpAddressCount"]
     full = [zone for zone, free in room.items() if free < nodes]
     if full:
         raise Failed(
@@ -57,7 +57,7 @@ def route_to_s3(preflight: Preflight) -> str:
     ways = {}
     for zone, name in preflight.subnets.items():
         routes = [route for route in tables[name]["Routes"] if route.get("State", "active") == "active"]
-        way = next((found for route in routes if (found := _way_out(route))), None)
+        way = next((out for route in routes if (out := _way_out(route))), None)
         if way is None:
             raise Failed(
                 f"{name} ({zone}) has no route to S3: no gateway endpoint, NAT or internet gateway in its route table",
@@ -140,8 +140,8 @@ def _way_out(route: dict[str, Any]) -> str | None:
 
 def _subnets(preflight: Preflight) -> dict[str, dict[str, Any]]:
     named = {"SubnetIds": list(preflight.subnets.values())}
-    found = preflight.session.perform(Call("ec2", "DescribeSubnets", named))["Subnets"]
-    return {one["SubnetId"]: one for one in found}
+    subnets = preflight.session.perform(Call("ec2", "DescribeSubnets", named))["Subnets"]
+    return {one["SubnetId"]: one for one in subnets}
 
 
 def _route_tables(preflight: Preflight) -> dict[str, dict[str, Any]]:

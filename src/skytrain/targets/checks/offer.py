@@ -71,7 +71,7 @@ def spot_price(preflight: Preflight) -> str:
             "it is not sold there now: plan again (skytrain plan), or --market on-demand",
             cause="capacity",
         )
-    zone, price = min(prices.items(), key=lambda found: found[1])
+    zone, price = min(prices.items(), key=lambda each: each[1])
     if price > offer.max_usd_per_hour_each:
         raise Failed(
             f"{offer.instance_type} costs ${price:.4f} per hour in {zone}, more than the plan's ${offer.max_usd_per_hour_each:.4f}",
@@ -86,12 +86,12 @@ LINK = "https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html"
 
 def image(preflight: Preflight) -> str:
     gpu = preflight.plan is None or preflight.plan.choice.gpus_per_node > 0
-    found = find_image(preflight.session, gpu=gpu)
-    described = preflight.session.perform(Call("ec2", "DescribeImages", {"ImageIds": [found.id]}))["Images"]
+    chosen = find_image(preflight.session, gpu=gpu)
+    described = preflight.session.perform(Call("ec2", "DescribeImages", {"ImageIds": [chosen.id]}))["Images"]
     if not described or described[0].get("State", "available") != "available":
-        raise Failed(f"{found.id}, which {found.parameter} names, is not available", "try again later", link=LINK)
-    preflight.image = found
-    return f"{found.id} ({described[0].get('Name', 'no name')})"
+        raise Failed(f"{chosen.id}, which {chosen.parameter} names, is not available", "try again later", link=LINK)
+    preflight.image = chosen
+    return f"{chosen.id} ({described[0].get('Name', 'no name')})"
 
 
 ALLOWED = "DryRunOperation"

@@ -64,12 +64,12 @@ def held_vcpus(session: AwsSession, code: str) -> int:
     """Return the quota's value in the session's region; AWS's default if the account never changed it."""
     named = {"ServiceCode": "ec2", "QuotaCode": code}
     try:
-        found = session.perform(Call("service-quotas", "GetServiceQuota", named))
+        answer = session.perform(Call("service-quotas", "GetServiceQuota", named))
     except CloudError as error:
         if error.code != MISSING:
             raise
-        found = session.perform(Call("service-quotas", "GetAWSDefaultServiceQuota", named))
-    return int(found["Quota"]["Value"])
+        answer = session.perform(Call("service-quotas", "GetAWSDefaultServiceQuota", named))
+    return int(answer["Quota"]["Value"])
 
 
 def used_vcpus(session: AwsSession, code: str, market: Market) -> int:

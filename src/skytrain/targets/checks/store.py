@@ -47,11 +47,11 @@ def encryption(preflight: Preflight) -> str:
         head = preflight.session.perform(
             Call("s3", "HeadObject", {"Bucket": parts.netloc, "Key": parts.path.removeprefix("/")})
         )
-    found = head.get("ServerSideEncryption", "none")
+    method = head.get("ServerSideEncryption", "none")
     by = head.get("SSEKMSKeyId", "")
-    if found != "aws:kms" or (wanted.kms_key and not _same_key(by, wanted.kms_key)):
+    if method != "aws:kms" or (wanted.kms_key and not _same_key(by, wanted.kms_key)):
         raise Failed(
-            f"an object is encrypted with {found} {by}".rstrip() + f", not with {wanted.kms_key or 'aws:kms'}",
+            f"an object is encrypted with {method} {by}".rstrip() + f", not with {wanted.kms_key or 'aws:kms'}",
             "set store.kms_key to the bucket's key (terraform output kms_key_arn)",
         )
     return f"objects are encrypted with {by}"
@@ -65,9 +65,9 @@ def _remove_empty(folder: Path) -> None:
                 place.rmdir()
 
 
-def _same_key(found: str, wanted: str) -> bool:
+def _same_key(used: str, wanted: str) -> bool:
     """Compare key ids: S3 reports an ARN, and the setting may be an id."""
-    return found.rpartition("/")[2] == wanted.rpartition("/")[2]
+    return used.rpartition("/")[2] == wanted.rpartition("/")[2]
 
 
 @contextmanager

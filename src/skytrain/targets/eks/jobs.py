@@ -95,11 +95,12 @@ def remove_created(cluster: KubeCluster, created: Sequence[KubeObject], unsure: 
 
 def _is_there(cluster: KubeCluster, item: KubeObject) -> bool:
     """Return whether the cluster has this very object: project, run, launch, owner and kill time are the same."""
-    found = cluster.get(KubeKind.of(item), item["metadata"]["name"])
-    if found is None:
+    present = cluster.get(KubeKind.of(item), item["metadata"]["name"])
+    if present is None:
         return False
     return all(
-        item["metadata"][part].items() <= found["metadata"].get(part, {}).items() for part in ("labels", "annotations")
+        item["metadata"][part].items() <= present["metadata"].get(part, {}).items()
+        for part in ("labels", "annotations")
     )
 
 

@@ -78,7 +78,7 @@ class KubeCluster:
 
     def items(self, kind: KubeKind, **query: str) -> list[KubeObject]:
         """Return the objects that match, in all pages: labelSelector=..., fieldSelector=..."""
-        found: list[KubeObject] = []
+        items: list[KubeObject] = []
         more = ""
         while True:
             pages = {"limit": "500", **({"continue": more} if more else {})}
@@ -87,14 +87,14 @@ class KubeCluster:
             except KubeError as error:
                 if error.status != 410 or not more:  # the rest of an old list is gone: from the start
                     raise
-                found = []
+                items = []
                 more = ""
                 continue
             # Objects in a list do not say what they are: the list does.
-            found += [{"apiVersion": kind.version, "kind": kind.kind, **item} for item in page["items"]]
+            items += [{"apiVersion": kind.version, "kind": kind.kind, **item} for item in page["items"]]
             more = page.get("metadata", {}).get("continue", "")
             if not more:
-                return found
+                return items
 
     def create(self, item: KubeObject, *, dry_run: bool = False) -> KubeObject:
         """Create an object; fields that the cluster does not know are refused. A dry run only checks it."""
@@ -158,13 +158,13 @@ class KubeCluster:
               content: str = "application/json") -> KubeObject:  # fmt: skip
         text = self._text(method, path, query or {}, body, content)
         try:
-            found: KubeObject = json.loads(text)
+            answer: KubeObject = json.loads(text)
         except ValueError:
             raise KubeError(
                 f"cluster {self.name}: the answer to {method} {path} is not JSON: {text[:80]!r}",
                 fix="check the address of the cluster: something else answers there",
             ) from None
-        return found
+        return answer
 
     def _text(self, method: str, path: str, query: Mapping[str, str], body: Any = None,
               content: str = "application/json") -> str:  # fmt: skip
@@ -263,7 +263,7 @@ def open_cluster(eks: EksConfig, session: Callable[[], AwsSession]) -> KubeClust
 
 def _configure(settings: Any, name: str, session: AwsSession) -> None:
     try:
-        found = session.perform(Call("eks", "DescribeCluster", {"name": name}))["cluster"]
+        cluster = session.perform(Call("eks", "DescribeCluster", {"name": name}))["cluster"]
     except CloudError as error:
         if error.code != "ResourceNotFoundException":
             raise
@@ -271,12 +271,13 @@ def _configure(settings: Any, name: str, session: AwsSession) -> None:
             f"there is no EKS cluster {name} in {session.region}", code=error.code,
             fix="check cloud.eks.cluster and cloud.region: `aws eks list-clusters` shows those of a region",
         ) from None  # fmt: skip
-    if found["status"] not in ("ACTIVE", "UPDATING"):
+    if cluster["status"] not in ("ACTIVE", "UPDATING"):
         raise CloudError(
-            f"the EKS cluster {name} is {found['status'].lower()}", fix="wait until it is active, then the same command"
+            f"the EKS cluster {name} is {cluster['status'].lower()}",
+            fix="wait until it is active, then the same command",
         )
-    settings.host = found["endpoint"]
-    settings.ca_cert_data = base64.b64decode(found["certificateAuthority"]["data"]).decode()
+    settings.host = cluster["endpoint"]
+    settings.ca_cert_data = base64.b64decode(cluster["certificateAuthority"]["data"]).decode()
     token = EksToken(session, name)
     settings.api_key_prefix["BearerToken"] = "Bearer"
     settings.api_key["BearerToken"] = token.current()

@@ -33,8 +33,8 @@ def role(preflight: Preflight) -> str:
         }
     for arn, service in wanted.items():
         name = arn.rpartition("/")[2]
-        found = preflight.session.perform(Call("iam", "GetRole", {"RoleName": name}))["Role"]
-        if not trusts(found, service):
+        described = preflight.session.perform(Call("iam", "GetRole", {"RoleName": name}))["Role"]
+        if not trusts(described, service):
             raise Failed(f"the role {name} does not trust {service}: EMR cannot use it", APPLY)
     return ", ".join(f"{arn.rpartition('/')[2]} trusts {service}" for arn, service in wanted.items())
 

@@ -49,10 +49,10 @@ def quota(preflight: Preflight) -> str:
     name = f"ml.{offer.instance_type}"
     spot = offer.market == "spot"
     asked = f"{name} for {'spot ' if spot else ''}training job usage"
-    found = quota_of(session, asked)
-    if found is None:
+    known = quota_of(session, asked)
+    if known is None:
         raise NotChecked(f"Service Quotas of {session.region} names no quota '{asked}'; look it up")
-    code, held = found
+    code, held = known
     used = used_instances(session, name, spot)
     if held - used < offer.nodes:
         raise Failed(
@@ -66,11 +66,11 @@ def quota(preflight: Preflight) -> str:
 
 def quotas(preflight: Preflight) -> str:
     """Name the machines with GPUs that the account may train on, without a plan that asks for one of them."""
-    found = training_quotas(preflight.session)
+    known = training_quotas(preflight.session)
     types = [one.type for one in load_catalog().instances]
     parts = []
     for market, kind in (("on demand", ""), ("spot", "spot ")):
-        held = {type: found.get(f"ml.{type} for {kind}training job usage", 0) for type in types}
+        held = {type: known.get(f"ml.{type} for {kind}training job usage", 0) for type in types}
         named = [f"{count} x ml.{type}" for type, count in held.items() if count]
         parts.append(f"{market}: {', '.join(named) or 'none'}")
     if all(part.endswith(": none") for part in parts):

@@ -152,13 +152,13 @@ def ecr_image(wanted: SageMakerConfig) -> EcrImage:
             "  skytrain image push makes and records one; or an image in ECR with PyTorch: cloud.sagemaker.image=ACCOUNT.dkr.ecr.REGION.amazonaws.com/"
             "NAME@sha256:...; docs/sagemaker.md shows how to find AWS's own"
         )
-    found = IMAGE.fullmatch(wanted.image)
-    if found is None:
+    match = IMAGE.fullmatch(wanted.image)
+    if match is None:
         raise SkytrainError(
             f"cloud.sagemaker.image={wanted.image}: not an image in ECR by digest\n"
             "  SageMaker runs ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME@sha256:...; a tag may be moved to another image"
         )
-    return EcrImage(**found.groupdict())
+    return EcrImage(**match.groupdict())
 
 
 def check_settings(wanted: SageMakerConfig, offer: PlannedOffer) -> None:

@@ -198,8 +198,8 @@ def _restarts(array: int) -> dict[int, int]:
         text = ask_slurm(["scontrol", "--oneliner", "show", "job", str(array)])
     except SlurmError:  # it has just been forgotten
         return {}
-    found = re.findall(r"\bArrayTaskId=(\d+) .*?\bRestarts=(\d+)", text)
-    return {int(task): int(count) for task, count in found}
+    restarts = re.findall(r"\bArrayTaskId=(\d+) .*?\bRestarts=(\d+)", text)
+    return {int(task): int(count) for task, count in restarts}
 
 
 def task_log(folder: Path, job: str) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...config import EXIT_CODES
 from ..base import Columns, SchedulerError, SchedulerJob
-from .requests import OVER, slurm_job_name
+from .requests import JOB_NAME_PREFIX, OVER, slurm_job_name
 
 OLDEST = (22, 5)
 QUERY_SECONDS = 60.0
@@ -46,6 +46,7 @@ def slurm_job(
     reason: str = "",
     log: str | None = None,
     exit_code: int | None = None,
+    run: str | None = None,
 ) -> SchedulerJob:
     """Return a job as squeue, scontrol or sacct tell of it. A state may have more words: `CANCELLED by 0`."""
     word = state.split()[0]
@@ -58,10 +59,11 @@ def slurm_job(
         "restarts": restarts,
         "reason": reason,
         "log": log,
+        **({"run": run} if run else {}),
     }
     return SchedulerJob(
         id=id,
-        name=id,
+        name=run or id,
         state=state,
         phase="ended" if word in ENDED else "waiting" if word == "PENDING" else "running",
         hosts=nodes,
@@ -82,6 +84,9 @@ COLUMNS: Columns = {
     "RESTARTS": lambda job: "-" if job.facts["restarts"] is None else str(job.facts["restarts"]),
     "REASON": lambda job: str(job.facts["reason"]).replace("None", "") or "-",
 }
+
+
+COLUMNS_OF_ALL_RUNS: Columns = {"RUN": lambda job: job.name, **COLUMNS}
 
 
 @dataclass(frozen=True)
@@ -152,18 +157,30 @@ def submit_job(script: str, *, test_only: bool = False) -> str:
 
 def slurm_jobs(run: str) -> list[SchedulerJob]:
     """Return the jobs of a run that the scheduler still knows, newest first."""
-    form = "%i|%T|%N|%D|%M|%l|%r"
-    rows = ask_slurm(
-        ["squeue", "--noheader", "--me", "--states=all", f"--name={slurm_job_name(run)}", f"--format={form}"]
-    ).splitlines()
+    jobs = _queued(f"--name={slurm_job_name(run)}")
+    known = {each.id for each in jobs}
+    jobs += [each for each in _accounted(run) if each.id not in known]
+    return _newest_first(jobs)
+
+
+def jobs_of_all_runs() -> list[SchedulerJob]:
+    """Return the user's jobs that the queue has, of every run, newest first; `name` is the run's."""
+    return _newest_first(_queued())
+
+
+def _queued(*options: str) -> list[SchedulerJob]:
+    rows = ask_slurm(["squeue", "--noheader", "--me", "--states=all", *options, "--format=%i|%T|%N|%D|%M|%l|%r|%j"])
     jobs = []
-    for row in rows:
-        number, state, names, count, elapsed, limit, reason = row.strip().split("|")
+    for row in rows.splitlines():
+        number, state, names, count, elapsed, limit, reason, name = row.strip().split("|", 7)
+        if not name.startswith(JOB_NAME_PREFIX):
+            continue
         details = job_details(number)
         restarts = details.get("Restarts")
         jobs.append(
             slurm_job(
                 id=number,
+                run=name.removeprefix(JOB_NAME_PREFIX),
                 state=state,
                 nodes=names or f"{count} wanted",
                 elapsed=elapsed,
@@ -173,8 +190,10 @@ def slurm_jobs(run: str) -> list[SchedulerJob]:
                 log=details.get("StdOut"),
             )
         )
-    known = {each.id for each in jobs}
-    jobs += [each for each in _accounted(run) if each.id not in known]
+    return jobs
+
+
+def _newest_first(jobs: Sequence[SchedulerJob]) -> list[SchedulerJob]:
     return sorted(jobs, key=lambda each: int(re.match(r"\d+", each.id)[0]), reverse=True)  # type: ignore[index]
 
 
@@ -201,6 +220,7 @@ def _accounted(run: str) -> list[SchedulerJob]:
     return [
         slurm_job(
             id=number,
+            run=run,
             state=state,
             nodes=nodes,
             elapsed=elapsed,

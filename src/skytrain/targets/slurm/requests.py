@@ -13,6 +13,7 @@ from ...config import SkytrainError, SlurmConfig
 LEAVE_SECONDS = 120  # for the other agents after the first has ended
 HYPERPOD = "/opt/sagemaker_cluster"  # a folder of every node of a SageMaker HyperPod cluster
 AUTO_RESUME = "[Auto Resume]"  # begins what HyperPod's resiliency writes into the log of a job
+JOB_NAME_PREFIX = "skytrain-"
 NOT_IN_NAMES = re.compile(r"[,%\x00-\x1f]")  # squeue splits names at commas, --output takes % for a pattern
 PLAIN = re.compile(r"[\w./:=@,%+-]+")  # what sbatch takes as it stands
 # files of the job, in the folder of its script
@@ -85,7 +86,7 @@ def slurm_job_name(run: str) -> str:
     """Return the name by which status and stop find the job of a run."""
     if NOT_IN_NAMES.search(run):
         raise SkytrainError(f"run {run!r} cannot name a job of Slurm: no commas, percent signs and line breaks")
-    return f"skytrain-{run}"
+    return f"{JOB_NAME_PREFIX}{run}"
 
 
 @dataclass(frozen=True)

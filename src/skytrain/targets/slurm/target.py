@@ -14,7 +14,15 @@ from ...runs import Reporter
 from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, RunJobs, SchedulerJob
 from ..stopping import PlannedStop, stop_with_jobs
 from .array import array_tasks, prepare_sweep_array, stop_tasks, submit_array
-from .jobs import COLUMNS, SlurmMachines, cancel_jobs, slurm_jobs
+from .jobs import (
+    COLUMNS,
+    COLUMNS_OF_ALL_RUNS,
+    SlurmError,
+    SlurmMachines,
+    cancel_jobs,
+    jobs_of_all_runs,
+    slurm_jobs,
+)
 from .launch import SlurmLaunch, prepare_slurm_launch, start_slurm_launch
 from .requests import AUTO_RESUME
 
@@ -52,8 +60,13 @@ class SlurmLauncher(LaunchTarget):
         )
 
     def run_jobs(self, config: Config, run: str | None) -> RunJobs:
-        jobs = slurm_jobs(run) if run else []
-        return RunJobs(jobs, COLUMNS, lines=[*_preemption_lines(str(run), jobs), *resiliency_lines(jobs)])
+        if run is None:
+            try:
+                return RunJobs(jobs_of_all_runs(), COLUMNS_OF_ALL_RUNS)
+            except SlurmError as error:  # the runs of the store can be listed anywhere
+                return RunJobs(lines=[f"jobs are not listed: {error}"])
+        jobs = slurm_jobs(run)
+        return RunJobs(jobs, COLUMNS, lines=[*_preemption_lines(run, jobs), *resiliency_lines(jobs)])
 
     def has_job(self, config: Config, run: str) -> bool:
         return bool(_active_jobs(run))
