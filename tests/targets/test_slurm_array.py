@@ -122,7 +122,7 @@ def test_tasks_end_are_requeued_and_stopped_each_on_its_own(tmp_path, monkeypatc
         time.sleep(10)  # the scheduler revokes the credential of the first try before another may start
         cluster.ask("scontrol", "update", f"jobid={number}_1", "StartTime=now")
         _until(lambda: task(1).is_over, cluster)
-        assert (task(1).exit_code, task(1).job.restarts) == (0, 1)
+        assert (task(1).exit_code, task(1).job.facts["restarts"]) == (0, 1)
         assert {one.number: one.exit_code for one in array_tasks("sweep", made.folder)} == {0: 0, 1: 0, 2: 7, 3: 2}
 
         requeue_task(task(3))

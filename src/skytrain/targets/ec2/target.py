@@ -195,7 +195,7 @@ def _summary(prepared: PreparedLaunch) -> list[tuple[str, str]]:
 
 
 def _budget_text(usd: float, cost: float) -> str:
-    return f"${usd:.2f}{f', less than the ${cost:.2f} planned: the run will stop there, saved' if usd < cost else ''}"
+    return f"${usd:.2f}{f', less than the ${cost:.2f} planned: the run will stop before it is spent, saved' if usd < cost else ''}"
 
 
 def _sweep(request: LaunchRequest) -> ReadyJob:
