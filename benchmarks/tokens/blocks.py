@@ -36,7 +36,8 @@ READ = """
 import sys, time
 from pathlib import Path
 from skytrain.storage import open_store
-from skytrain.tokens import BatchSettings, ShardCache, TokenDataModule, TokenSplit
+from skytrain.tokens import BatchSettings, TokenDataModule, TokenSplit
+from skytrain.tokens.cache import ShardCache
 root, cache, batches, limit = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 began = time.monotonic()
 split = TokenSplit.open(open_store(root), "tokens/train", cache=ShardCache(cache, limit), supply=False)

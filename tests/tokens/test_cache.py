@@ -207,7 +207,7 @@ def test_ranks_of_a_node_download_a_shard_once(s3_store: Store, fault_proxy: Fau
     script = f"""
 from pathlib import Path
 from skytrain.storage import open_store
-from skytrain.tokens import ShardCache
+from skytrain.tokens.cache import ShardCache
 pin = ShardCache(Path({str(tmp_path / "cache")!r})).fetch(open_store({s3_store.root!r}), {key!r}, {sha256!r}, {SIZE})
 print(pin.path.stat().st_size)
 """
