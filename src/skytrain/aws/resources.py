@@ -110,8 +110,8 @@ def listing(
         for item in session.items(call, items, region):
             if not keep(item):
                 continue
-            found = item.get(tags) if isinstance(tags, str) else tags(session, item, region)
-            ours = found if isinstance(found, Tags) else read_tags(found)
+            listed = item.get(tags) if isinstance(tags, str) else tags(session, item, region)
+            ours = listed if isinstance(listed, Tags) else read_tags(listed)
             if ours is not None:
                 yield CloudResource(
                     kind=kind,

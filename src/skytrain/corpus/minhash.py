@@ -48,8 +48,8 @@ def shingle_sets(texts: list[str]) -> list[np.ndarray]:
         hashes = np.empty(len(codes), np.uint64)
         ends = np.empty(len(places), np.int64)
         _shingle_sets(codes, starts, flags, lower, hashes, ends)
-        for place, found in zip(places, np.split(hashes[: ends[-1]], ends[:-1]), strict=True):
-            sets[place] = found
+        for place, own in zip(places, np.split(hashes[: ends[-1]], ends[:-1]), strict=True):
+            sets[place] = own
     return sets
 
 
@@ -140,10 +140,10 @@ def _shingle_sets(codes, starts, flags, lower, hashes, ends):  # type: ignore[no
     for d in range(len(starts) - 1):
         count = hash_words(codes, starts[d], starts[d + 1], flags, lower, words)
         if count:
-            found = np.sort(words[: _hash_shingles(words, count)])
-            for j in range(len(found)):
-                if j == 0 or found[j] != found[j - 1]:
-                    hashes[filled] = found[j]
+            shingles = np.sort(words[: _hash_shingles(words, count)])
+            for j in range(len(shingles)):
+                if j == 0 or shingles[j] != shingles[j - 1]:
+                    hashes[filled] = shingles[j]
                     filled += 1
         ends[d] = filled
 

@@ -57,10 +57,10 @@ def rolling_windows(tokens: Sequence[int], prefix: int, window: int) -> list[Con
     These are lm-evaluation-harness's windows: each holds as many tokens as the model sees, and the last one reaches back
     to be as long as the others.
     """
-    found = []
+    continuations = []
     for done in range(0, len(tokens), window):
         end = min(done + window, len(tokens))
         read = [prefix, *tokens[: end - 1]] if done == 0 else list(tokens[max(0, end - window - 1) : end - 1])
         held = (*read, tokens[end - 1])
-        found.append(Continuation(held, len(held) - (end - done)))
-    return found
+        continuations.append(Continuation(held, len(held) - (end - done)))
+    return continuations

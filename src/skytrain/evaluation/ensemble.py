@@ -88,8 +88,8 @@ class EnsembleModel:
             batch = as_batch(rows)
             tokens, targets = batch.tokens, batch.targets
             following = torch.cat((tokens[:, 1:], targets[:, -1:].clamp(min=0)), dim=1)
-            found = [each.log_probs(tokens, following).double() for each in self.experts]
-            probs_btk = torch.stack(found, dim=-1)
+            log_probs = [each.log_probs(tokens, following).double() for each in self.experts]
+            probs_btk = torch.stack(log_probs, dim=-1)
             counted = (targets >= 0).to(self.device)
             for row, mask in zip(probs_btk, counted, strict=True):
                 mixed_t = _mix(prior_k.log(), row[None])[0]
@@ -176,10 +176,10 @@ def _mix(log_prior_k: Tensor, probs_btk: Tensor) -> Tensor:
 
 def window_log_likelihoods(model: Any, batches: Iterable[Batch | Tensor]) -> Tensor:
     """Return the log-probability that a model gives to each window of text, in float64 on the CPU."""
-    found = []
+    sums = []
     for rows in batches:
         batch = as_batch(rows)
         tokens, targets = batch.tokens, batch.targets
         probs = model.log_probs(tokens, targets.clamp(min=0)).double().cpu()
-        found.append(torch.where(targets.cpu() >= 0, probs, 0.0).sum(1))
-    return torch.cat(found)
+        sums.append(torch.where(targets.cpu() >= 0, probs, 0.0).sum(1))
+    return torch.cat(sums)

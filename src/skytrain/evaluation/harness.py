@@ -83,9 +83,9 @@ class HarnessModel(TemplateLM):
         pieces = generate(self._model, self._tokenizer, context, Sampling(temperature=temperature), max_tokens=most)
         for piece in pieces:
             text += piece
-            found = [text.index(stop) for stop in stops if stop in text]
-            if found:
-                return text[: min(found)]
+            ends = [text.index(stop) for stop in stops if stop in text]
+            if ends:
+                return text[: min(ends)]
         return text
 
 
@@ -96,7 +96,7 @@ def run_harness(
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
-    found: dict[str, Any] = simple_evaluate(
+    results: dict[str, Any] = simple_evaluate(
         model=HarnessModel(model, tokenizer, progress),
         tasks=list(request.tasks),
         limit=request.limit,
@@ -104,4 +104,4 @@ def run_harness(
         log_samples=True,
         bootstrap_iters=0,
     )
-    return found
+    return results

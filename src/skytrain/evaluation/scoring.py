@@ -62,9 +62,9 @@ def _score(model: Scorer, batch: PackedRows | PlainRows) -> TargetScores:
         layout = (batch.trees_bt, batch.branches_bt, batch.places_bt, batch.asked_n)
         branches = Branches(*(torch.from_numpy(each) for each in layout))
         return model.branch_scores(torch.from_numpy(batch.tokens_bt), branches, torch.from_numpy(batch.targets_n))
-    found = model.target_scores(torch.from_numpy(batch.tokens_bt), torch.from_numpy(batch.targets_bt))
-    kept = torch.from_numpy(batch.scored_bt).to(found.log_probs.device)
-    return TargetScores(found.log_probs[kept], found.greedy[kept])
+    scores = model.target_scores(torch.from_numpy(batch.tokens_bt), torch.from_numpy(batch.targets_bt))
+    kept = torch.from_numpy(batch.scored_bt).to(scores.log_probs.device)
+    return TargetScores(scores.log_probs[kept], scores.greedy[kept])
 
 
 def _add_up(model: Scorer, scores: Sequence[tuple[np.ndarray, TargetScores]], count: int) -> ContinuationScores:
@@ -72,16 +72,16 @@ def _add_up(model: Scorer, scores: Sequence[tuple[np.ndarray, TargetScores]], co
     sums = np.zeros((2, count))
     if scores:
         numbers = np.concatenate([each for each, _ in scores])
-        sums[0] = np.bincount(numbers, _on_cpu([found.log_probs for _, found in scores]), count)
-        sums[1] = np.bincount(numbers, 1.0 - _on_cpu([found.greedy for _, found in scores]), count)
+        sums[0] = np.bincount(numbers, _on_cpu([batch.log_probs for _, batch in scores]), count)
+        sums[1] = np.bincount(numbers, 1.0 - _on_cpu([batch.greedy for _, batch in scores]), count)
     # A share has zeros where another one has values, so that adding them is exact.
     log_probs, missed = model.add_up(torch.from_numpy(sums)).cpu().numpy()
     return ContinuationScores(log_probs, missed == 0)
 
 
 def _on_cpu(parts: Sequence[Tensor]) -> np.ndarray:
-    found: np.ndarray = torch.cat(list(parts)).double().cpu().numpy()
-    return found
+    values: np.ndarray = torch.cat(list(parts)).double().cpu().numpy()
+    return values
 
 
 def _packed_batches(model: Scorer, lengths: RowLengths, groups: Sequence[Sequence[Continuation]]) -> list[MakeBatch]:
@@ -102,14 +102,14 @@ def _packed_batches(model: Scorer, lengths: RowLengths, groups: Sequence[Sequenc
 def _plain_batches(model: Scorer, flat: Sequence[Continuation]) -> list[MakeBatch]:
     """Batch continuations of similar length, the longest first: memory that suffices once suffices always."""
     order = sorted(range(len(flat)), key=lambda number: (-len(flat[number].inputs), number))
-    found: list[MakeBatch] = []
+    batches: list[MakeBatch] = []
     first = 0
     while first < len(order):
         length = model.row_length(len(flat[order[first]].inputs))
         numbers = order[first : first + max(1, model.batch_tokens // length)]
-        found.append(partial(_plain_rows, flat, numbers, length))
+        batches.append(partial(_plain_rows, flat, numbers, length))
         first += len(numbers)
-    return found
+    return batches
 
 
 def _plain_rows(flat: Sequence[Continuation], numbers: Sequence[int], length: int) -> PlainRows:

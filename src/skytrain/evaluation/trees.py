@@ -74,18 +74,18 @@ def grow_trees(group: Sequence[Continuation], first: int, longest: int) -> list[
     """
     inputs = [each.inputs for each in group]
     trunk = common_prefix(inputs) if len(group) > 1 else len(inputs[0])
-    found: list[Tree] = []
+    trees: list[Tree] = []
     held: list[int] = []
     length = trunk
     for number, read in enumerate(inputs, start=first):
         own = len(read) - trunk
         if held and length + own > longest:
-            found.append(Tree(trunk, tuple(held), length))
+            trees.append(Tree(trunk, tuple(held), length))
             held = []
             length = trunk
         held.append(number)
         length += own
-    return [*found, Tree(trunk, tuple(held), length)]
+    return [*trees, Tree(trunk, tuple(held), length)]
 
 
 def fill_rows(trees: Sequence[Tree], length: int) -> list[list[Tree]]:

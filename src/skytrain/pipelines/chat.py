@@ -39,8 +39,8 @@ class EndpointModel:
     """A model behind an OpenAI-compatible endpoint."""
 
     def __init__(self, endpoint: Endpoint, name: str | None, settings: ChatSettings) -> None:
-        found = endpoint.models()
-        known = [str(each["id"]) for each in found]
+        models = endpoint.models()
+        known = [str(each["id"]) for each in models]
         if name is not None and name not in known:
             raise SkytrainError(f"{endpoint.base} has no model {name!r}\n  one of {', '.join(known)}")
         if not known:
@@ -51,7 +51,7 @@ class EndpointModel:
         self.label = f"{self._name} at {endpoint.base}"
         self.base_model = False
         # Servers of vLLM say how long a text may be; others take care of it themselves.
-        length = found[known.index(self._name)].get("max_model_len")
+        length = models[known.index(self._name)].get("max_model_len")
         self._length = length if isinstance(length, int) and length > 1 else None
         self._find_template()
 

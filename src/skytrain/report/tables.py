@@ -79,7 +79,7 @@ def run_lines(config: Config) -> list[str]:
     ]
 
 
-def offers_table(found: Sequence[Offer], choice: Offer | None) -> str:
+def offers_table(offers: Sequence[Offer], choice: Offer | None) -> str:
     head = (
         "",
         "target",
@@ -100,7 +100,8 @@ def offers_table(found: Sequence[Offer], choice: Offer | None) -> str:
         "note",
     )
     return text_table(
-        [head, *(_offer_row(offer, offer is choice) for offer in found)], left=frozenset({0, 1, 2, 3, 5, 7, 14, 15, 16})
+        [head, *(_offer_row(offer, offer is choice) for offer in offers)],
+        left=frozenset({0, 1, 2, 3, 5, 7, 14, 15, 16}),
     )
 
 
@@ -335,49 +336,49 @@ def cpu_table(rows: Sequence[CpuMachine]) -> str:
     return text_table([head, *cells], left=frozenset({0, 4, 5, 8}))
 
 
-def describe_status(found: RunStatus) -> list[tuple[str, str]]:
+def describe_status(status: RunStatus) -> list[tuple[str, str]]:
     """Return the status of one run as rows; unknown values have no row."""
     heard = {
         "running": "",
         "starting": "",
-        "stale": f", no sign of life since {found.since}",
-        "failed": f" at {found.since}",
+        "stale": f", no sign of life since {status.since}",
+        "failed": f" at {status.since}",
     }
-    state = found.state + heard.get(found.state, f" since {found.since}" if found.since else "")
-    speed = _if_known(found.tokens_per_s, lambda value: f"{format_count(value)} tokens/s")
+    state = status.state + heard.get(status.state, f" since {status.since}" if status.since else "")
+    speed = _if_known(status.tokens_per_s, lambda value: f"{format_count(value)} tokens/s")
     lines = {
-        "state": state + (f" on {found.host}" if found.host else ""),
-        "reason": found.reason or found.cause or "",
-        "step": f"{found.step}/{found.total_steps}"
-        + _if_known(found.eta_seconds, lambda s: f", {format_seconds(s)} to go"),
-        "loss": _if_known(found.loss, "{:.4f}".format) + _if_known(found.val_loss, ", validation {:.4f}".format),
-        "speed": speed + _if_known(found.mfu, ", MFU {:.1%}".format),
-        "cost": _cost_text(found),
-        "checkpoint": _if_known(found.checkpoint_step, "step {}".format)
-        + _if_known(found.checkpoint_age_seconds, lambda s: f", {format_seconds(max(s, 0.0))} ago"),
-        "attempts": f"{found.attempts}, of which {found.interruptions} were interrupted or failed",
-        "slowest rank": _if_known(found.slowest_rank, str)
-        + _if_known(found.straggler_ratio, ", {:.2f} times the median".format),
+        "state": state + (f" on {status.host}" if status.host else ""),
+        "reason": status.reason or status.cause or "",
+        "step": f"{status.step}/{status.total_steps}"
+        + _if_known(status.eta_seconds, lambda s: f", {format_seconds(s)} to go"),
+        "loss": _if_known(status.loss, "{:.4f}".format) + _if_known(status.val_loss, ", validation {:.4f}".format),
+        "speed": speed + _if_known(status.mfu, ", MFU {:.1%}".format),
+        "cost": _cost_text(status),
+        "checkpoint": _if_known(status.checkpoint_step, "step {}".format)
+        + _if_known(status.checkpoint_age_seconds, lambda s: f", {format_seconds(max(s, 0.0))} ago"),
+        "attempts": f"{status.attempts}, of which {status.interruptions} were interrupted or failed",
+        "slowest rank": _if_known(status.slowest_rank, str)
+        + _if_known(status.straggler_ratio, ", {:.2f} times the median".format),
     }
     return [(name, text) for name, text in lines.items() if text]
 
 
-def _cost_text(found: RunStatus) -> str:
-    if found.usd is None:
+def _cost_text(status: RunStatus) -> str:
+    if status.usd is None:
         return ""
     return (
-        f"${found.usd:.2f}"
-        + _if_known(found.projected_usd, ", ${:.2f} when it is done".format)
-        + _if_known(found.budget_usd, ", budget ${:g}".format)
+        f"${status.usd:.2f}"
+        + _if_known(status.projected_usd, ", ${:.2f} when it is done".format)
+        + _if_known(status.budget_usd, ", budget ${:g}".format)
     )
 
 
-def status_rows(found: list[RunStatus]) -> list[tuple[str, ...]]:
+def status_rows(runs: list[RunStatus]) -> list[tuple[str, ...]]:
     """Return the runs as a table, header first."""
     rows: list[tuple[str, ...]] = [
         ("RUN", "STATE", "STEP", "LOSS", "TOKENS/S", "SPENT", "PROJECTED", "TO GO", "CHECKPOINT", "ATTEMPTS")
     ]
-    for each in found:
+    for each in runs:
         rows.append(
             (
                 each.run,
@@ -395,11 +396,11 @@ def status_rows(found: list[RunStatus]) -> list[tuple[str, ...]]:
     return rows
 
 
-def failure_lines(found: list[RunStatus]) -> list[str]:
+def failure_lines(runs: list[RunStatus]) -> list[str]:
     """Return the lines below the table: why runs have failed, and what is damaged."""
     return [
         f"{each.run}: {each.reason}" if each.state == "damaged" else f"{each.run} failed: {each.reason.splitlines()[0]}"
-        for each in found
+        for each in runs
         if each.reason
     ]
 
@@ -526,17 +527,17 @@ def _dollars(status: RunStatus) -> str:
     return f"${status.usd:.2f}{of}" + (f", budget ${status.budget_usd:g}" if status.budget_usd is not None else "")
 
 
-def sweep_rows(found: SweepStatus) -> list[tuple[str, str]]:
+def sweep_rows(sweep: SweepStatus) -> list[tuple[str, str]]:
     """Return the status of a sweep as rows; unknown values have no row."""
-    interval = f", 80% interval {found.low:.3g} to {found.high:.3g}" if found.low and found.high else ""
+    interval = f", 80% interval {sweep.low:.3g} to {sweep.high:.3g}" if sweep.low and sweep.high else ""
     rows = {
-        "sweep": f"{found.sweep}: {found.state}",
-        "trials": f"{found.finished} finished, {len(found.running)} running",
-        **{f"trial {one.partition(' ')[0]}": one.partition(" ")[2] for one in found.running},
-        "spent": f"${found.spent_usd:.4f}, final run at most ${found.final_usd:.4f}",
-        "processes": ", ".join(found.sessions),
-        "machines": ", ".join(found.machines),
-        "answer": f"{found.answer:.4g}{interval}" if found.answer is not None else "",
+        "sweep": f"{sweep.sweep}: {sweep.state}",
+        "trials": f"{sweep.finished} finished, {len(sweep.running)} running",
+        **{f"trial {one.partition(' ')[0]}": one.partition(" ")[2] for one in sweep.running},
+        "spent": f"${sweep.spent_usd:.4f}, final run at most ${sweep.final_usd:.4f}",
+        "processes": ", ".join(sweep.sessions),
+        "machines": ", ".join(sweep.machines),
+        "answer": f"{sweep.answer:.4g}{interval}" if sweep.answer is not None else "",
     }
     return [(name, text) for name, text in rows.items() if text]
 

@@ -129,8 +129,8 @@ class Blend:
         shards = np.empty_like(windows)
         for source in np.unique(sources).tolist():
             here = sources == source
-            found = self.splits[source].shards_of(windows[here] - self.first_window[source], self.sequence_length)
-            shards[here] = self.first_shard[source] + found
+            own_shards = self.splits[source].shards_of(windows[here] - self.first_window[source], self.sequence_length)
+            shards[here] = self.first_shard[source] + own_shards
         return shards
 
     def shard_bytes(self) -> np.ndarray:

@@ -193,7 +193,7 @@ class ShardCache:
 
     def _entries(self) -> list[_Entry]:
         """Return the cache entries. The caller must hold the folder lock."""
-        found = []
+        entries = []
         for folder in self.folder.iterdir():
             lock_path = folder / "lock"
             path = folder / "tokens.bin"
@@ -201,8 +201,8 @@ class ShardCache:
                 if lock_path.exists():
                     # A download in progress counts as the bytes that it reserved.
                     size = path.stat().st_size if path.exists() else int(lock_path.read_text() or 0)
-                    found.append(_Entry(folder, size, lock_path.stat().st_mtime_ns))
-        return found
+                    entries.append(_Entry(folder, size, lock_path.stat().st_mtime_ns))
+        return entries
 
     def _evict(self, entry: _Entry) -> int:
         """Evict a shard and return the bytes freed: 0 if a process is reading or downloading it."""

@@ -100,9 +100,9 @@ class ChatTemplate:
 
     def _refuse_special(self, messages: Sequence[Message]) -> None:
         for message in messages:
-            found = next((each for each in self.spellings if each in (message.get("content") or "")), None)
-            if found is not None:
-                raise BadChat("special token in a message", f"{found!r}, of the {message['role']}")
+            spelling = next((each for each in self.spellings if each in (message.get("content") or "")), None)
+            if spelling is not None:
+                raise BadChat("special token in a message", f"{spelling!r}, of the {message['role']}")
 
     def render(self, messages: Sequence[Message], loss_on: LossOn) -> Rendered:
         """Render a conversation, or raise BadChat."""
@@ -155,7 +155,7 @@ class ChatTemplate:
         track = track and GENERATION.search(self.source) is not None
         variables = {**self.special_tokens, **self.arguments}
         try:
-            found: Any = render_jinja_template(
+            rendered: Any = render_jinja_template(
                 conversations=[list(messages)],
                 chat_template=self.source,
                 return_assistant_tokens_mask=track,
@@ -164,7 +164,7 @@ class ChatTemplate:
             )
         except Exception as error:  # a template is a program, and can fail in any way
             raise BadChat("template", str(error) or type(error).__name__) from None
-        texts, spans = found  # one of each per conversation; transformers' annotation names only the first
+        texts, spans = rendered  # one of each per conversation; transformers' annotation names only the first
         return texts[0], spans[0] if track else None
 
 

@@ -57,10 +57,10 @@ class ChatFiles:
             raise ConfigError(f"{KEY}.{given}", f"needs {KEY}.{missing} too")
 
     def fingerprint(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"files": [file.fingerprint() for file in self.pieces()]}
+        facts: dict[str, Any] = {"files": [file.fingerprint() for file in self.pieces()]}
         if self.template is not None:
-            found["template"] = hashlib.sha256(self._template_file().encode()).hexdigest()
-        return found
+            facts["template"] = hashlib.sha256(self._template_file().encode()).hexdigest()
+        return facts
 
     def pieces(self) -> list[InputFile]:
         return find_files(self.paths)

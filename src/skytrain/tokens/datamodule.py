@@ -98,9 +98,9 @@ class TrainBatches(Sampler[np.ndarray]):
 
         def shards_of(start: int, stop: int) -> list[int]:
             # Chunk boundaries do not depend on the resume position, so all ranks plan the same chunks.
-            found = blend.shards_of(blend.at(np.arange(max(start, position), min(stop, end))))
-            firsts = np.unique(found, return_index=True)[1]
-            return found[np.sort(firsts)].tolist()
+            shards = blend.shards_of(blend.at(np.arange(max(start, position), min(stop, end))))
+            firsts = np.unique(shards, return_index=True)[1]
+            return shards[np.sort(firsts)].tolist()
 
         stride = module.micro_batch * self.world
         chunk = max(STREAM_CHUNK, 2 * module.batch_sequences, 2 * (module.workers * PREFETCH + 1) * stride)

@@ -46,8 +46,8 @@ def fastest_encoder(definition: str, reference: Encode) -> Encode:
         )
         return reference
     expected = reference(list(TRICKY))
-    found = fast(list(TRICKY))
-    wrong = [text for text, a, b in zip(TRICKY, expected, found, strict=True) if not np.array_equal(a, b)]
+    encoded = fast(list(TRICKY))
+    wrong = [text for text, a, b in zip(TRICKY, expected, encoded, strict=True) if not np.array_equal(a, b)]
     if wrong:
         warnings.warn(
             f"fastokens {metadata.version('fastokens')} gives other ids than the reference for {wrong[0]!r}: using the slower one",

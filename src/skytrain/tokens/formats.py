@@ -73,17 +73,17 @@ def open_token_files(
 def find_token_files(pattern: str, only: str | None = None, patience_seconds: float = 60.0) -> tuple[Store, list[Stat]]:
     folder, _, name = pattern.rpartition("/")
     store = open_store(folder or ".").patient(patience_seconds)
-    found = [
+    files = [
         stat
         for stat in store.list()
         if fnmatch.fnmatch(stat.key, name) and "/" not in stat.key and fnmatch.fnmatch(stat.key, only or "*")
     ]
-    if not found:
+    if not files:
         raise SkytrainError(f"loader.files: nothing matches {pattern}")
-    for stat in found:
+    for stat in files:
         if not stat.size:
             raise SkytrainError(f"loader.files: {store.url(stat.key)} is empty")
-    return store, found
+    return store, files
 
 
 def _describe(

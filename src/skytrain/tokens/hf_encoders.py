@@ -71,12 +71,12 @@ def _try(
     """Return the engine if it gives the expected ids, else None and the reason."""
     try:
         encode = make(definition)
-        found = encode(sample)
+        encoded = encode(sample)
     except ImportError:
         return None, "it is not installed: pip install 'skytrain[data]'"
     except Exception as error:  # an engine's own, for a kind of tokenizer that it does not have
         return None, str(error)
-    wrong = [text for text, a, b in zip(sample, expected, found, strict=True) if not np.array_equal(a, b)]
+    wrong = [text for text, a, b in zip(sample, expected, encoded, strict=True) if not np.array_equal(a, b)]
     return (None, f"other ids for {wrong[0]!r}") if wrong else (encode, "")
 
 
@@ -91,11 +91,11 @@ def _fast_encoder(definition: Mapping[str, Any]) -> Encode:
 
 def _traps(fast: Encode, reference: Encode, pieces: list[str]) -> list[str]:
     """Return the pieces that fastokens gives other ids: it looks up whole words, even where no merges lead to one."""
-    found: set[str] = set()
+    differing: set[str] = set()
     for texts in (pieces, [f" {piece}" for piece in pieces]):
         answers = zip(pieces, fast(texts), reference(texts), strict=True)
-        found.update(piece for piece, ours, theirs in answers if not np.array_equal(ours, theirs))
-    return sorted(found)
+        differing.update(piece for piece, ours, theirs in answers if not np.array_equal(ours, theirs))
+    return sorted(differing)
 
 
 def _around(traps: list[str], fast: Encode, reference: Encode) -> Encode:

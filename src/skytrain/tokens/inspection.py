@@ -112,23 +112,23 @@ def check_hashes(
 def _files(prefix: str, shard: Shard) -> list[tuple[str, int, str]]:
     """Return the key, size and sha256 of each file of a shard."""
     name = f"{prefix}/{shard.name}"
-    found = [(f"{name}.bin", shard.bytes, shard.sha256), (f"{name}.idx", 8 * shard.documents, shard.index_sha256)]
+    files = [(f"{name}.bin", shard.bytes, shard.sha256), (f"{name}.idx", 8 * shard.documents, shard.index_sha256)]
     if shard.mask_sha256 is not None and shard.mask_bytes is not None:
-        found.append((f"{name}.mask", shard.mask_bytes, shard.mask_sha256))
-    return found
+        files.append((f"{name}.mask", shard.mask_bytes, shard.mask_sha256))
+    return files
 
 
 def _check_object(store: Store, key: str, size: int, sha256: str) -> str | None:
     digest = hashlib.sha256()
-    found = 0
+    read = 0
     try:
-        while chunk := store.read_range(key, found, READ_BYTES):
+        while chunk := store.read_range(key, read, READ_BYTES):
             digest.update(chunk)
-            found += len(chunk)
+            read += len(chunk)
     except NotFound:
         return "is missing"
-    if found != size:
-        return f"has {found:,} bytes, the manifest says {size:,}"
+    if read != size:
+        return f"has {read:,} bytes, the manifest says {size:,}"
     return None if digest.hexdigest() == sha256 else "was altered: its sha256 is not the manifest's"
 
 

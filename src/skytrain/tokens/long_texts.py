@@ -35,9 +35,9 @@ def cut_text(text: str, limit: int = PIECE_CHARS) -> Iterator[str]:
 
 def _last_boundary(text: str, first: int, last: int) -> int | None:
     for chars in SEARCH_CHARS:
-        found = [match.start() for match in BOUNDARY.finditer(text, max(first, last - chars), last)]
-        if found:
-            return found[-1]
+        boundaries = [match.start() for match in BOUNDARY.finditer(text, max(first, last - chars), last)]
+        if boundaries:
+            return boundaries[-1]
     return None
 
 

@@ -104,11 +104,11 @@ class BlockOrder:
     def at(self, positions: np.ndarray) -> np.ndarray:
         positions = np.asarray(positions, dtype=np.int64)
         epochs = positions // self.windows
-        found = np.empty_like(positions)
+        windows = np.empty_like(positions)
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
-            found[here] = self._at_epoch(epoch, positions[here] - epoch * self.windows)
-        return found
+            windows[here] = self._at_epoch(epoch, positions[here] - epoch * self.windows)
+        return windows
 
     def _at_epoch(self, epoch: int, places: np.ndarray) -> np.ndarray:
         shards, shard_starts, block_starts = self._layout(epoch)

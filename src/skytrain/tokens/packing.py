@@ -101,18 +101,18 @@ class PackedSplit(TokenSplit):
     def targets(self, windows: np.ndarray, sequence_length: int) -> np.ndarray:
         bounds = self._bounds(sequence_length)
         shards = np.searchsorted(bounds, windows, side="right") - 1
-        found = np.empty(len(windows), dtype=np.int64)
+        counts = np.empty(len(windows), dtype=np.int64)
         for shard in np.unique(shards).tolist():
             packing = self.packings(sequence_length)[shard]
             here = shards == shard
             inside = windows[here] - bounds[shard]
             if packing.trained is not None:
-                found[here] = np.add.reduceat(packing.trained, packing.first[:-1])[inside]
+                counts[here] = np.add.reduceat(packing.trained, packing.first[:-1])[inside]
                 continue
             held = packing.tokens[inside]
             # If there is room, the end of the last document is predicted too; a window's first token never is.
-            found[here] = held + (held <= sequence_length) - 1 - packing.continued[inside]
-        return found
+            counts[here] = held + (held <= sequence_length) - 1 - packing.continued[inside]
+        return counts
 
     def fill(self, rows: tuple[Rows, Rows | None, Rows | None], windows: np.ndarray, sequence_length: int) -> None:
         """Write the pieces of each window into its row, and padding after them.

@@ -42,35 +42,35 @@ def open_prepared(store: Store, folder: str) -> Prepared | None:
 
 def find_prepared(store: Store, data: DataConfig, tokenizer: TokenizerConfig) -> Prepared:
     """Find the prepared data for these settings; of several versions, the one that matches the current sources."""
-    found = _find_versions(store, data, lambda prepared: _made_by(prepared, tokenizer))
-    if not found:
+    versions = _find_versions(store, data, lambda prepared: _made_by(prepared, tokenizer))
+    if not versions:
         raise _none_prepared(store, data, f"tokenizer={tokenizer.name}", "with the same KEY=VALUEs")
-    version = choose_version(data, list(found), store.url(f"tokens/{data.name}"))
-    return _choose_tokenizer(store, data.name, version, tokenizer, found[version])
+    version = choose_version(data, list(versions), store.url(f"tokens/{data.name}"))
+    return _choose_tokenizer(store, data.name, version, tokenizer, versions[version])
 
 
 def find_prepared_for(store: Store, data: DataConfig, tokenizer: Tokenizer, model: str) -> Prepared:
     """Find the prepared data for the tokenizer of `model`, a folder or a name on the hub, by its hash."""
-    found = _find_versions(store, data, lambda prepared: prepared.train.tokenizer.hash == tokenizer.hash)
-    if not found:
+    versions = _find_versions(store, data, lambda prepared: prepared.train.tokenizer.hash == tokenizer.hash)
+    if not versions:
         how = f"with the same KEY=VALUEs and tokenizer=hf tokenizer.name={model}"
         raise _none_prepared(store, data, f"the tokenizer of {model}", how)
-    return found[choose_version(data, list(found), store.url(f"tokens/{data.name}"))][0]
+    return versions[choose_version(data, list(versions), store.url(f"tokens/{data.name}"))][0]
 
 
 def _find_versions(store: Store, data: DataConfig, fits: Callable[[Prepared], bool]) -> dict[str, list[Prepared]]:
     """Return the data that was prepared with these settings, by version."""
     recipe = recipe_hash(data)
     top = f"tokens/{data.name}"
-    found: dict[str, list[Prepared]] = {}
+    versions: dict[str, list[Prepared]] = {}
     for version in store.folders(f"{top}/"):
         if data.version and version != data.version:
             continue
         for tokenizer_id in store.folders(f"{top}/{version}/"):
             prepared = open_prepared(store, tokens_folder(data.name, version, tokenizer_id))
             if prepared and prepared.train.made_from["recipe"] == recipe and fits(prepared):
-                found.setdefault(version, []).append(prepared)
-    return found
+                versions.setdefault(version, []).append(prepared)
+    return versions
 
 
 def _none_prepared(store: Store, data: DataConfig, tokenizer: str, how: str) -> SkytrainError:
@@ -82,18 +82,18 @@ def _none_prepared(store: Store, data: DataConfig, tokenizer: str, how: str) -> 
 
 
 def _choose_tokenizer(
-    store: Store, dataset: str, version: str, settings: TokenizerConfig, found: list[Prepared]
+    store: Store, dataset: str, version: str, settings: TokenizerConfig, candidates: list[Prepared]
 ) -> Prepared:
     """Choose by tokenizer: those of the same name and size differ if trained on samples of different sizes."""
-    if len(found) == 1:
-        return found[0]
+    if len(candidates) == 1:
+        return candidates[0]
     if isinstance(settings, HFTokenizerConfig):  # all of them have the same files
-        return next((prepared for prepared in found if prepared.tokenizer_id == settings.id), found[0])
+        return next((prepared for prepared in candidates if prepared.tokenizer_id == settings.id), candidates[0])
     wanted = trained_tokenizer_id(store, dataset, version, settings)
-    for prepared in found:
+    for prepared in candidates:
         if prepared.tokenizer_id == wanted:
             return prepared
-    ids = ", ".join(prepared.tokenizer_id for prepared in found)
+    ids = ", ".join(prepared.tokenizer_id for prepared in candidates)
     raise SkytrainError(
         f"{store.url(f'tokens/{dataset}/{version}')} holds tokens of several tokenizers {settings.name!r}: {ids}\n"
         "  set tokenizer.sample_bytes to what the wanted one was trained on"
@@ -118,7 +118,7 @@ def trained_tokenizer_id(store: Store, dataset: str, version: str, settings: Tok
 
 def find_mixture(store: Store, names: Sequence[str], tokenizer_id: str) -> dict[str, Prepared]:
     """Find the data sets of a mixture, each `dataset` or `dataset@version`, all made with the same tokenizer."""
-    found = {}
+    data_sets = {}
     for name in names:
         dataset, _, version = name.partition("@")
         versions = [version] if version else store.folders(f"tokens/{dataset}")
@@ -134,8 +134,8 @@ def find_mixture(store: Store, names: Sequence[str], tokenizer_id: str) -> dict[
             raise SkytrainError(
                 f"loader.mixture: there are several preparations of {name!r}\n  choose one of {choices}"
             )
-        found[name] = known[0]
-    return found
+        data_sets[name] = known[0]
+    return data_sets
 
 
 def _made_by(prepared: Prepared, tokenizer: TokenizerConfig) -> bool:

@@ -252,9 +252,9 @@ class TokenSplit:
         with file.path.open("rb") as opened:
             header = unpack_header(opened.read(HEADER_BYTES))
         if header != (file.dtype, file.tokens):
-            found = "no shard header" if header is None else f"{header[1]:,} {header[0]} tokens"
+            held = "no shard header" if header is None else f"{header[1]:,} {header[0]} tokens"
             raise SkytrainError(
-                f"{where} has {found}, the manifest says {file.tokens:,} {file.dtype} tokens\n  prepare the data again"
+                f"{where} has {held}, the manifest says {file.tokens:,} {file.dtype} tokens\n  prepare the data again"
             )
 
     def _refuse_tokens(self, row: np.ndarray, shard: int) -> None:

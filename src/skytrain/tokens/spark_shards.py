@@ -115,10 +115,10 @@ def write_shards_on_spark(
     written = stages.get(
         "shards", lambda: list(raised(jobs.results("shards", _write_shard, shared_plan, len(planned))))
     )
-    found: dict[Split, FilledSplit] = {plan.split: FilledSplit([], plan.text_bytes) for plan in plans}
+    splits: dict[Split, FilledSplit] = {plan.split: FilledSplit([], plan.text_bytes) for plan in plans}
     for shard, fields in zip(planned, written, strict=True):
-        found[shard.split].shards.append(Shard(**fields))
-    return found
+        splits[shard.split].shards.append(Shard(**fields))
+    return splits
 
 
 def _plan(work: SparkTokens, shard_tokens: int, target_tokens: int | None) -> list[SplitPlan]:

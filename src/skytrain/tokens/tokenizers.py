@@ -152,10 +152,10 @@ def _open_hf(config: HFTokenizerConfig, store: Store, id: str) -> HFTokenizer:
     if store.exists(f"{FOLDER}/{id}/{DEFINITION}"):
         return _open_stored(store, id)
     files = find_tokenizer_files(config.name)
-    found = tokenizer_id(config.name, files, config.text_may_be_special)
-    if found != id:
+    current = tokenizer_id(config.name, files, config.text_may_be_special)
+    if current != id:
         raise SkytrainError(
-            f"{store.url(FOLDER)} has no tokenizer {id}, and the files of {config.name} are now others ({found})\n"
+            f"{store.url(FOLDER)} has no tokenizer {id}, and the files of {config.name} are now others ({current})\n"
             "  give the folder that the data was prepared with, or prepare it again"
         )
     tokenizer = read_hf_tokenizer(id, files, text_may_be_special=config.text_may_be_special)

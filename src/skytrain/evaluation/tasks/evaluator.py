@@ -104,25 +104,25 @@ def load_items(task: NamedTask, files: Sequence[DataFile], tokenizer: Tokenizer,
 
 
 def load_questions(task: NamedTask, files: Sequence[DataFile], tokenizer: Tokenizer) -> list[Question]:
-    found: list[Question] = []
+    questions: list[Question] = []
     for file in files:
         if file.name.endswith(".bin"):
-            found += questions_of(file.name, read_llmc(file.name, file.content), tokenizer)
+            questions += questions_of(file.name, read_llmc(file.name, file.content), tokenizer)
             continue
         for number, record in enumerate(read_records(file.name, file.content)):
             try:
-                found.append(question_of(record, task.config))
+                questions.append(question_of(record, task.config))
             except SkytrainError as error:
                 raise _bad_record(task, file, number, error) from None
-    _check_some(task, len(found))
-    check_conventions(found)
-    return found
+    _check_some(task, len(questions))
+    check_conventions(questions)
+    return questions
 
 
 def _texts(task: NamedTask, file: DataFile, several: bool) -> list[TextItem]:
     """Return the texts of a file; of several text files each is a domain, named by its file."""
     config = task.config
-    found = []
+    items = []
     for number, record in enumerate(read_records(file.name, file.content)):
         text: Any = record.get(config.text, record.get("text"))
         domain = record.get(config.domain) if config.domain else None
@@ -133,8 +133,8 @@ def _texts(task: NamedTask, file: DataFile, several: bool) -> list[TextItem]:
         except SkytrainError as error:
             raise _bad_record(task, file, number, error) from None
         scored = undo_wikitext(text) if config.detokenize == "wikitext" else text
-        found.append(TextItem(text, scored, str(domain) if domain is not None else None))
-    return found
+        items.append(TextItem(text, scored, str(domain) if domain is not None else None))
+    return items
 
 
 def _check_text(text: Any, config: TaskConfig, domain: Any) -> None:

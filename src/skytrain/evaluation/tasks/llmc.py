@@ -39,7 +39,7 @@ def read_llmc(name: str, data: bytes) -> list[TokenItem]:
     if header[0] != MAGIC or header[1] != VERSION:
         raise SkytrainError(f"{name}: not an evaluation file of llm.c: its header is {header[:2].tolist()}")
     body = np.frombuffer(data[HEADER * 4 :], "<u2")
-    found = []
+    items = []
     at = 0
     for number in range(int(header[2])):
         mark = body[at : at + 5].tolist()
@@ -55,10 +55,10 @@ def read_llmc(name: str, data: bytes) -> list[TokenItem]:
         sound = place == len(held) and len(texts) == mark[4] + 1 and 0 <= mark[3] < mark[4] and all(texts[1:])
         if not sound or max(map(max, texts[1:])) >= GPT2_VOCABULARY or max(texts[0], default=0) >= GPT2_VOCABULARY:
             raise SkytrainError(f"{name}: damaged at item {number} of {int(header[2])}")
-        found.append(TokenItem(mark[3], texts[0], tuple(texts[1:])))
+        items.append(TokenItem(mark[3], texts[0], tuple(texts[1:])))
     if at != len(body):
-        raise SkytrainError(f"{name}: {len(body) - at} values after the last of {len(found)} items")
-    return found
+        raise SkytrainError(f"{name}: {len(body) - at} values after the last of {len(items)} items")
+    return items
 
 
 def write_llmc(items: Sequence[TokenItem]) -> bytes:
@@ -81,13 +81,13 @@ def write_llmc(items: Sequence[TokenItem]) -> bytes:
 
 def encode_items(questions: Iterable[Question], tokenizer: Tokenizer) -> list[TokenItem]:
     """Encode questions in llm.c's form: context and completions separately."""
-    found = []
+    items = []
     for question in questions:
         pairs = question.pairs["completion"]
         texts = [str(pairs[0].context), *(str(pair.continuation) for pair in pairs)]
         context, *completions = (tuple(ids.tolist()) for ids in tokenizer.encode_batch(texts))
-        found.append(TokenItem(question.label, context, tuple(completions)))
-    return found
+        items.append(TokenItem(question.label, context, tuple(completions)))
+    return items
 
 
 def questions_of(name: str, items: Iterable[TokenItem], tokenizer: Tokenizer) -> list[Question]:

@@ -111,7 +111,7 @@ def compare(first: TaskResult, second: TaskResult) -> list[PairedDifference]:
         raise SkytrainError(
             f"{first.task} with {first.items} items and {second.task} with {second.items} cannot be compared in pairs"
         )
-    found = []
+    differences = []
     for scoring, one in first.measures.items():
         two = second.measures.get(scoring)
         if two is None or not np.array_equal(one.weights, two.weights):
@@ -125,7 +125,7 @@ def compare(first: TaskResult, second: TaskResult) -> list[PairedDifference]:
             low = difference - margin
             high = difference + margin
             p_value = _p_value(difference, error)
-        found.append(
+        differences.append(
             PairedDifference(
                 task=first.task,
                 scoring=scoring,
@@ -138,7 +138,7 @@ def compare(first: TaskResult, second: TaskResult) -> list[PairedDifference]:
                 higher_is_better=one.higher_is_better,
             )
         )
-    return found
+    return differences
 
 
 def _is_accuracy(measure: Measure) -> bool:

@@ -120,7 +120,7 @@ class MultipleChoiceItems:
         return {
             "item": int(self._indices[number]),
             "label": question.label,
-            "chosen": {scoring: int(found[number]) for scoring, found in chosen.items()},
+            "chosen": {scoring: int(answers[number]) for scoring, answers in chosen.items()},
             "log_probs": {name: scores.log_probs[places[number, name]].tolist() for name in question.pairs},
         }
 

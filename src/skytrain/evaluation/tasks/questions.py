@@ -40,7 +40,7 @@ def _by_fields(record: Mapping[str, Any], task: TaskConfig) -> Question:
     record = _plain_question(record)
     choices = _choices(record, task.choices)
     label = _label(record, task, choices)
-    context = FIELD.sub(lambda found: _filled(record, found), task.context)
+    context = FIELD.sub(lambda match: _filled(record, match), task.context)
     pairs = tuple(TextPair(context, f" {choice}") for choice in choices)
     return Question({"harness": pairs, "completion": pairs}, choices, label)
 
@@ -157,10 +157,10 @@ def _whole_number(value: Any) -> int | None:
     return number if isinstance(value, str) or number == value else None
 
 
-def _filled(record: Mapping[str, Any], found: re.Match[str]) -> str:
-    others = CONTEXT_NAMES if found[1] == "context" else ()
-    text = as_text(_field(record, found[1], others), found[1])
-    return text.lstrip() if found[2] else text
+def _filled(record: Mapping[str, Any], match: re.Match[str]) -> str:
+    others = CONTEXT_NAMES if match[1] == "context" else ()
+    text = as_text(_field(record, match[1], others), match[1])
+    return text.lstrip() if match[2] else text
 
 
 def _field(record: Mapping[str, Any], path: str, others: Sequence[str] = ()) -> Any:

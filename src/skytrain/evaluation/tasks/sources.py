@@ -70,15 +70,15 @@ def _from_hub(task: NamedTask) -> list[DataFile]:
     config = task.config
     assert config.repo is not None
     data = HubDataset(repo=config.repo, files=config.files or "*", revision=config.revision)
-    found = []
+    files = []
     try:
         for piece in data.pieces():
             with piece.open(decompress=False) as file:
-                found.append(DataFile(piece.name, file.read()))
+                files.append(DataFile(piece.name, file.read()))
     except (StoreError, ConfigError) as error:
         problem = str(error).partition("\n")[0]
         raise SkytrainError(
             f"task {task.name}: {problem}\n"
             f"  without a network, give its file: evaluation.data.{task.name}=PATH (JSONL or parquet of the same fields)"
         ) from None
-    return found
+    return files

@@ -54,9 +54,9 @@ class ClozeItems:
         for index, item in zip(self._indices, self._texts, strict=True):
             before, _, word = item.scored.rpartition(" ")
             pairs.append((int(index), TextPair(before, f" {word}")))
-        found = encoder.encode(pairs, "harness")
-        tokens = np.array([float(each.scored) for each in found])
-        return TextRequests([[each] for each in found], np.arange(self.count), tokens, len(encoder.truncated))
+        continuations = encoder.encode(pairs, "harness")
+        tokens = np.array([float(each.scored) for each in continuations])
+        return TextRequests([[each] for each in continuations], np.arange(self.count), tokens, len(encoder.truncated))
 
     def score(self, model: Scorer, requests: TextRequests, progress: Progress | None = None) -> TaskResult:
         scores = score_continuations(model, requests.groups, progress)
@@ -147,7 +147,7 @@ def undo_wikitext(text: str) -> str:
     for opening, closing in (("(", ")"), ("[", "]"), ("{", "}"), ('"', '"'), ("'", "'")):
         inside = re.escape(closing)
         pattern = rf"{re.escape(opening)}\s*([^{inside}]*?)\s*{inside}"
-        text = re.sub(pattern, lambda found, o=opening, c=closing: f"{o}{found[1]}{c}", text)  # type: ignore[misc]
+        text = re.sub(pattern, lambda match, o=opening, c=closing: f"{o}{match[1]}{c}", text)  # type: ignore[misc]
     text = text.replace("= = = =", "====").replace("= = =", "===").replace("= =", "==")
     text = text.replace(" ° ", "°").replace(" \n", "\n").replace("\n ", "\n")
     return text.replace(" N ", " 1 ").replace(" 's", "'s")
