@@ -34,6 +34,8 @@ from .loading import (
     choose_checkpoint as choose_checkpoint,
     load_model as load_model,
     load_weights as load_weights,
+    recorded_model as recorded_model,
+    recorded_tokenizer as recorded_tokenizer,
 )
 from .manifest import NATIVE as NATIVE, SavedTensor as SavedTensor
 from .retention import Keep as Keep, Pruned as Pruned, prune as prune

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ..config import ModelConfig, SkytrainError, TokenizerConfig, build
+from ..config import ModelConfig, SkytrainError, TokenizerConfig, build, check_named, check_trusted
 from ..models import build_model, find_weights, is_pretrained, load_pretrained
 from ..runs import RunRecord
 from ..storage import Store
-from ..tokens import Tokenizer, load_tokenizer_folder, open_tokenizer
+from ..tokens import Tokenizer, is_stored, load_tokenizer_folder, open_tokenizer
 from .commits import choose_commit, committed, find_run, step_key
 from .saved import SavedTensors, open_checkpoint
 
@@ -33,13 +33,26 @@ def load_model(store: Store, source: str | None) -> LoadedModel:
     if source and is_pretrained(source):
         return LoadedModel(load_pretrained(source), load_tokenizer_folder(find_weights(source)), source, None)
     record, step = choose_checkpoint(store, source)
-    model = build_model(build(ModelConfig, record.config["model"], "model"), seed=record.seed, start_weights=False)
+    model = build_model(recorded_model(record), seed=record.seed, start_weights=False)
     load_weights(model, open_checkpoint(store, step_key(record.name, step)).model)
     model.eval()
-    tokenizer = open_tokenizer(
-        build(TokenizerConfig, record.config["tokenizer"], "tokenizer"), store, record.tokenizer_id
-    )
-    return LoadedModel(model, tokenizer, f"{record.name}@{step}", record)
+    return LoadedModel(model, recorded_tokenizer(store, record), f"{record.name}@{step}", record)
+
+
+def recorded_model(record: RunRecord) -> ModelConfig:
+    """Return the model that a record describes. Raises Untrusted if it names code that the person has not named."""
+    settings = record.config["model"]
+    check_trusted(settings, "model", f"run {record.name}")
+    model: ModelConfig = build(ModelConfig, settings, "model")
+    return model
+
+
+def recorded_tokenizer(store: Store, record: RunRecord) -> Tokenizer:
+    """Return the tokenizer of a run, from the store. Raises Untrusted before another folder or repository is read."""
+    settings: TokenizerConfig = build(TokenizerConfig, record.config["tokenizer"], "tokenizer")
+    if not is_stored(settings, store, record.tokenizer_id):
+        check_named([("tokenizer.name", settings.name)], f"run {record.name}")
+    return open_tokenizer(settings, store, record.tokenizer_id)
 
 
 def choose_checkpoint(store: Store, source: str | None) -> tuple[RunRecord, int]:

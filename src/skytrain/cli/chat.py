@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import ConfigDirs, compose_overrides
+from .options import ConfigDirs, Trusted, compose_overrides
 
 if TYPE_CHECKING:
     from ..pipelines.chat import ChatModel, ChatSettings, Conversation
@@ -58,6 +58,7 @@ HELP = "/reset starts again, /quit or Ctrl-D ends, Ctrl-C stops an answer"
 def chat(
     arguments: Arguments = None,
     config_dir: ConfigDirs = None,
+    trust: Trusted = None,
     url: Url = None,
     api_key_file: KeyFile = None,
     model: ModelName = None,
@@ -95,7 +96,7 @@ def chat(
             raise SkytrainError("--model and --api-key-file are about an endpoint\n  add --url")
         from ..pipelines.chat import OwnModel
 
-        config = compose_overrides([word for word in given if word not in sources], config_dir).config
+        config = compose_overrides([word for word in given if word not in sources], config_dir, trusted=trust).config
         chat_model = OwnModel(config, sources[0] if sources else None, settings)
     kind = "a base model: it continues your text" if chat_model.base_model else "chat"
     print(f"{chat_model.label} ({kind}); {HELP}", file=sys.stderr)
@@ -111,7 +112,7 @@ def _endpoint(url: str, key_file: Path | None, name: str | None, settings: ChatS
 
 
 def _talk(conversation: Conversation) -> None:
-    from ..config import SkytrainError
+    from ..config import SkytrainError, visible
 
     failed = False
     for words in _turns():
@@ -123,11 +124,11 @@ def _talk(conversation: Conversation) -> None:
         answer = conversation.say(words)
         try:
             for piece in answer:
-                print(piece, end="", flush=True)
+                print(visible(piece) if sys.stdout.isatty() else piece, end="", flush=True)
         except KeyboardInterrupt:
             print(" (stopped)", file=sys.stderr, end="")
         except SkytrainError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {visible(str(error))}", file=sys.stderr)
             failed = True
         finally:
             answer.close()  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ..config import format_seconds
+from ..config import format_seconds, visible
 from ..runs import progress_line
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ class Console:
         if self._bars:
             from rich.text import Text
 
-            self._bars.console.print(Text(text))
+            self._bars.console.print(Text(visible(text)))
         else:
-            print(text, file=sys.stderr, flush=True)
+            print(visible(text), file=sys.stderr, flush=True)
 
     def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
         width = max(len(name) for name, _ in rows)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import ConfigDirs, Json, Precision, Split, compose_overrides
+from .options import ConfigDirs, Json, Precision, Split, Trusted, compose_overrides
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -65,6 +65,7 @@ HarnessTasks = Annotated[
 def evaluate(
     overrides: TaskOverrides = None,
     config_dir: ConfigDirs = None,
+    trust: Trusted = None,
     source: Sources = None,
     tokens: FirstTokens = None,
     split: Split = "validation",
@@ -94,7 +95,7 @@ def evaluate(
       skytrain evaluate --from my-run --from my-model --compare tasks=[arc-easy]
       skytrain evaluate --from my-run --harness hellaswag,arc_easy limit=500
     """
-    config = compose_overrides(_in_full(overrides), config_dir).config
+    config = compose_overrides(_in_full(overrides), config_dir, trusted=trust).config
     sources = tuple(source or ())
     if harness is not None:
         _refuse_with_harness(config, sources, compare, items)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from .options import ConfigDirs, From, compose_overrides
+from .options import ConfigDirs, From, Trusted, compose_overrides
 
 Arguments = Annotated[
     list[str] | None,
@@ -22,6 +22,7 @@ Arguments = Annotated[
 def export(
     arguments: Arguments = None,
     config_dir: ConfigDirs = None,
+    trust: Trusted = None,
     source: From = None,
     to: Annotated[
         Literal["hf", "llm.c", "hub"],
@@ -70,7 +71,7 @@ def export(
         raise SkytrainError("--to hub needs the repository, once\n  skytrain export --to hub OWNER/NAME")
     if to != "hub" and out is None:
         raise SkytrainError(f"--to {to} needs the path to write\n  add --out PATH")
-    config = compose_overrides([word for word in given if word not in names], config_dir).config
+    config = compose_overrides([word for word in given if word not in names], config_dir, trusted=trust).config
     from ..pipelines.export import ExportRequest, export as pipeline
     from .console import reporter
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
-from .options import ConfigDirs, From, Overrides, Precision, compose_overrides
+from .options import ConfigDirs, From, Overrides, Precision, Trusted, compose_overrides
 
 
 def generate(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
+    trust: Trusted = None,
     prompt: Annotated[
         str, typer.Option(metavar="TEXT", help="The start of the text. Default: a new document.", show_default=False)
     ] = "",
@@ -45,14 +47,16 @@ def generate(
       skytrain generate --prompt "Return the" --temperature 0.7
       skytrain generate --from my-run@5000 --max-tokens 500
     """
-    config = compose_overrides(overrides, config_dir).config
+    config = compose_overrides(overrides, config_dir, trusted=trust).config
+    from ..config import visible
     from ..evaluation import Sampling
     from ..pipelines.generate import generate as pipeline
 
     sampling = Sampling(temperature, top_k, top_p, seed)
     text = pipeline(config, source, prompt, sampling, max_tokens=max_tokens, precision=precision)
     first = next(text, "")  # computed before anything is printed, so that an error leaves no partial output
-    print(prompt + first, end="", flush=True)
+    shown = visible if sys.stdout.isatty() else str
+    print(prompt + shown(first), end="", flush=True)
     for piece in text:
-        print(piece, end="", flush=True)
+        print(shown(piece), end="", flush=True)
     print()

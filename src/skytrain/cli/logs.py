@@ -56,6 +56,7 @@ def logs(
       skytrain logs my-run --attempt 2 --rank 3 --lines 0
       skytrain logs my-run --node 1 store.root=s3://bucket/project
     """
+    from ..config import visible
     from ..pipelines.logs import EarlyLog, has_log, log_text, logs as pipeline
     from ..targets import target_of
     from ..tuning import newest_trial_run
@@ -67,11 +68,11 @@ def logs(
     if attempt is None and not has_log(config, run):
         early = EarlyLog(target_of(config), config, run)
         for text in early.lines(lines or None, follow=follow):
-            print(json.dumps({"text": text}) if as_json else text, flush=follow)
+            print(json.dumps({"text": text}) if as_json else visible(text), flush=follow)
         if early.found and not has_log(config, run):
             return
     for line in pipeline(config, run, selection, lines or None, follow=follow):
-        text = json.dumps(dataclasses.asdict(line)) if as_json else log_text(line, with_rank=several)
+        text = json.dumps(dataclasses.asdict(line)) if as_json else visible(log_text(line, with_rank=several))
         print(text, flush=follow)
 
 

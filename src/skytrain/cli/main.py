@@ -14,7 +14,16 @@ import typer
 from typer.core import TyperGroup
 
 from .. import __version__
-from ..config import EXIT_CODES, UNCOMMITTED, ConfigError, SkytrainError, exit_codes_text, naming_extras
+from ..config import (
+    EXIT_CODES,
+    UNCOMMITTED,
+    ConfigError,
+    SkytrainError,
+    exit_codes_text,
+    forget_trust,
+    naming_extras,
+    visible,
+)
 from ..jobs import Ranks, ToldByFirstRank
 from . import (
     bench,
@@ -150,13 +159,14 @@ def main() -> None:
     if not first:  # rank 0 prints for all ranks
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
     try:
+        forget_trust()
         with naming_extras():
             app(args=[word for word in arguments if word != "--debug"], prog_name="skytrain")
     except SkytrainError as error:
         if debug:
             raise
         if first or not isinstance(error, (ConfigError, ToldByFirstRank)):  # these are the same on every rank
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {visible(str(error))}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .options import ConfigDirs, Json, compose_overrides
+from .options import ConfigDirs, Json, Trusted, compose_overrides
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -88,6 +88,7 @@ Force = Annotated[bool, typer.Option("--force", help="Merge models although no c
 def merge(
     sources: Sources = None,
     config_dir: ConfigDirs = None,
+    trust: Trusted = None,
     method: Method = "average",
     weights: Weights = None,
     base: Base = None,
@@ -122,7 +123,7 @@ def merge(
     from ..pipelines.merge import HeldOutText, MergeRequest, merge as pipeline
     from .console import reporter
 
-    config, models, has_text = _read_arguments(sources or [], config_dir)
+    config, models, has_text = _read_arguments(sources or [], config_dir, trust)
     request = MergeRequest(
         sources=models,
         method=method,
@@ -147,7 +148,9 @@ def merge(
     print(f"{merged.summary()}\n  try: skytrain evaluate --from {merged.run}, skytrain generate --from {merged.run}")
 
 
-def _read_arguments(arguments: list[str], config_dir: list[Path] | None) -> tuple[Config, tuple[str, ...], bool]:
+def _read_arguments(
+    arguments: list[str], config_dir: list[Path] | None, trusted: list[str] | None
+) -> tuple[Config, tuple[str, ...], bool]:
     """Return the configuration, the models, and whether the overrides name data."""
     from ..merging import is_weights_only
     from ..models import read_hf_decoder
@@ -161,7 +164,7 @@ def _read_arguments(arguments: list[str], config_dir: list[Path] | None) -> tupl
         adopted = ["model=hf-weights", f"model.weights='{start}'", f"trainer.sequence_length={length}"]
         overrides = [*adopted, *overrides]
     named = any(word.startswith(("data=", "data.", "loader.files")) for word in overrides)
-    return compose_overrides(overrides, config_dir).config, tuple(models), named
+    return compose_overrides(overrides, config_dir, trusted=trusted).config, tuple(models), named
 
 
 def _settings(method: str, **given: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import ConfigDirs, Json, RunName, compose_overrides
+from .options import ConfigDirs, Json, RunName, Trusted, compose_overrides
 
 if TYPE_CHECKING:
     from ..config import Composed
@@ -43,6 +43,7 @@ def merge_report(
     domains: Domains,
     overrides: Settings = None,
     config_dir: ConfigDirs = None,
+    trust: Trusted = None,
     dense: Dense = None,
     points: Points = 5,
     tokens: FirstTokens = None,
@@ -70,7 +71,7 @@ def merge_report(
     given = overrides or []
 
     def compose(overrides: list[str]) -> Composed:
-        return compose_overrides([*overrides, *given], config_dir)
+        return compose_overrides([*overrides, *given], config_dir, trusted=trust)
 
     request = MergeReportRequest(run=run, domains=read_domains(domains), dense=dense, points=points, max_tokens=tokens)
     with reporter() as console:

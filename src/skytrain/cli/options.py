@@ -56,6 +56,16 @@ Precision = Annotated[
         show_default=False,
     ),
 ]
+Trusted = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trust",
+        metavar="KEY=VALUE",
+        help="Code, a repository or a folder that the run's record names and that may be loaded, such as "
+        "model.target=my_package.MyModel. What your own settings name is trusted. Repeatable.",
+        show_default=False,
+    ),
+]
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="The run's name, as `skytrain status` shows it.", show_default=False)
 ]
@@ -76,10 +86,16 @@ def seconds_of(option: str, value: str) -> float:
 
 
 def compose_overrides(
-    overrides: list[str] | None, config_dirs: list[Path] | None = None, start: str | None = None
+    overrides: list[str] | None,
+    config_dirs: list[Path] | None = None,
+    start: str | None = None,
+    trusted: list[str] | None = None,
 ) -> Composed:
-    """Compose the configuration. Weights to start from (`model.weights`, or `start`) bring their model's settings."""
-    from ..config import compose
+    """Compose the configuration. Weights to start from (`model.weights`, or `start`) bring their model's settings.
+
+    The code that it names, and what `--trust` names, may also be named by records of the store.
+    """
+    from ..config import compose, trust, trust_settings
     from ..models import adopt_model, check_model, is_pretrained
     from ..tokens import read_tokenizer_settings
 
@@ -92,6 +108,8 @@ def compose_overrides(
         read_tokenizer=read_tokenizer_settings,
     )
     check_model(composed.config.model, start)
+    trust_settings(composed.values)
+    trust(trusted or [])
     return composed
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..config import visible
 from .console import ended_by_reader, pause
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class LiveScreen:
         self._live.refresh()
 
     def note(self, text: str) -> None:
-        self._live.console.print(text)
+        self._live.console.print(visible(text), markup=False)
 
     def close(self) -> None:
         self._live.stop()
@@ -61,10 +62,10 @@ class PlainScreen:
         late = time.monotonic() - self._shown_at >= LINE_SECONDS
         if self._shown is None or self._shown[0] != event or (late and self._shown[1] != step):
             self._shown, self._shown_at = (event, step), time.monotonic()
-            print(view_line(view), flush=True)
+            print(visible(view_line(view)), flush=True)
 
     def note(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(visible(text), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         return
@@ -97,7 +98,7 @@ def follow_launch(follower: RunFollower, words: Sequence[str] = ()) -> int:
     assert record is not None
     end = follow_run(follower, detached=f"detached: {_goes_on(record)}")
     if end is not None:
-        print(f"{record.run}: {end.reason} (exit code {end.exit_code})")
+        print(visible(f"{record.run}: {end.reason} (exit code {end.exit_code})"))
     print_next(record.run, words or [record.target_word])
     return 0 if end is None else end.exit_code
 

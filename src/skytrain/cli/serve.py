@@ -9,7 +9,7 @@ import typer
 
 from ..planning import Market
 from .confirm import Yes, confirm
-from .options import ConfigDirs
+from .options import ConfigDirs, Trusted
 
 if TYPE_CHECKING:
     from ..aws import AwsSession
@@ -78,6 +78,7 @@ MarketOption = Annotated[
 def serve(
     arguments: Arguments = None,
     config_dir: ConfigDirs = None,
+    trust: Trusted = None,
     target: Target = "local",
     name: Name = None,
     host: Host = "127.0.0.1",
@@ -105,7 +106,7 @@ def serve(
       skytrain serve my-run@5000 --target eks cloud=eks cloud.eks.cluster=training
       skytrain serve my-run --target ec2 --hours 4 --dry-run
     """
-    from ..config import SkytrainError
+    from ..config import SkytrainError, trust as trust_words
     from ..pipelines.serve import ServeJob, ServeRequest, fetch_model, serve as pipeline
     from .console import reporter
     from .options import compose_cloud, compose_overrides
@@ -120,6 +121,7 @@ def serve(
     if target == "ec2" and not any(word.startswith("cloud=") for word in settings):
         settings.insert(0, "cloud=ec2")
     composed = (compose_overrides if target in ("local", "ec2") else compose_cloud)(settings, config_dir)
+    trust_words(trust or [])
     source = sources[0] if sources else None
     request = ServeRequest(
         source=source,

@@ -131,6 +131,15 @@ from .schema import (
 )
 from .source import source_files as source_files, source_hash as source_hash
 from .tasks import NamedTask as NamedTask, find_tasks as find_tasks
+from .trusted_code import (
+    Untrusted as Untrusted,
+    check_named as check_named,
+    check_trusted as check_trusted,
+    forget_trust as forget_trust,
+    trust as trust,
+    trust_settings as trust_settings,
+    visible as visible,
+)
 from .typed import build as build
 from .units import (
     Interval as Interval,

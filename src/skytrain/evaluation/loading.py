@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ..checkpoints import load_model
-from ..config import Config, SkytrainError
+from ..config import Config, SkytrainError, check_named
 from ..models import check_precision, choose_device_type, is_pretrained, resolve_precision
 from ..runs import RunRecord, load_run
 from ..storage import Store
@@ -54,6 +54,8 @@ def _place_ensemble(
     config: Config, store: Store, source: str, forest: EnsembleDefinition, precision: str | None
 ) -> PlacedModel:
     """Load all experts of an ensemble onto one device."""
+    outside = [expert for expert in forest.experts if is_pretrained(expert)]
+    check_named([("ensemble.expert", expert) for expert in outside], f"the ensemble {source}")
     experts = [place_model(config, store, expert, precision) for expert in forest.experts]
     models = [each.model for each in experts if isinstance(each.model, WholeModel)]
     if len(models) < len(experts):

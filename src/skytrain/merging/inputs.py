@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..checkpoints import choose_checkpoint, open_checkpoint, read_marker, step_key
-from ..config import Config, TokenizerConfig, build
+from ..checkpoints import choose_checkpoint, open_checkpoint, read_marker, recorded_tokenizer, step_key
+from ..config import Config
 from ..export import check_sums
 from ..models import FolderWeights, LlmcWeights, find_weights, is_pretrained, read_hf_decoder
 from ..runs import RunRecord, plain
@@ -70,12 +70,11 @@ def is_weights_only(source: str) -> bool:
 def _open_run(store: Store, source: str) -> MergeInput:
     record, step = choose_checkpoint(store, source)
     saved = open_checkpoint(store, step_key(record.name, step))
-    tokenizer = build(TokenizerConfig, record.config["tokenizer"], "tokenizer")
     return MergeInput(
         label=f"{record.name}@{step}",
         sha256=read_marker(store, saved.commit).manifest_sha256,
         model=record.config["model"],
-        tokenizer=open_tokenizer(tokenizer, store, record.tokenizer_id),
+        tokenizer=recorded_tokenizer(store, record),
         tensors={
             name: TensorFacts(each.shape, "float" in each.dtype) for name, each in saved.model.described().items()
         },

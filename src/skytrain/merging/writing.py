@@ -20,10 +20,12 @@ from ..checkpoints import (
     for_saves,
     load_model,
     open_checkpoint,
+    recorded_model,
+    recorded_tokenizer,
     step_key,
     write_streamed,
 )
-from ..config import ModelConfig, SkytrainError, TokenizerConfig, build, has_layers
+from ..config import SkytrainError, has_layers
 from ..evaluation import EnsembleDefinition, ensemble_key
 from ..models import Decoder
 from ..runs import (
@@ -38,7 +40,6 @@ from ..runs import (
     write_outcome,
 )
 from ..storage import Store
-from ..tokens import open_tokenizer
 from .provenance import Provenance, provenance_key, read_provenance
 from .streaming import MergePlan, Progress, merged_tensors
 
@@ -112,7 +113,7 @@ def open_merged(store: Store, run: str) -> LoadedModel:
     loaded.
     """
     record, step = choose_checkpoint(store, run)
-    config: ModelConfig = build(ModelConfig, record.config["model"], "model")
+    config = recorded_model(record)
     if not has_layers(config):
         return load_model(store, run)
     saved = open_checkpoint(store, step_key(record.name, step)).model
@@ -120,6 +121,4 @@ def open_merged(store: Store, run: str) -> LoadedModel:
         model = Decoder(config)
 
     model.initial_values = lambda name, shape: saved.read_one(name)
-    tokenizer = build(TokenizerConfig, record.config["tokenizer"], "tokenizer")
-    label = f"{record.name}@{step}"
-    return LoadedModel(model, open_tokenizer(tokenizer, store, record.tokenizer_id), label, record)
+    return LoadedModel(model, recorded_tokenizer(store, record), f"{record.name}@{step}", record)

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from itertools import zip_longest
 from typing import TypeVar
 
-from ..config import Config, format_bytes, format_count, format_seconds, plural, total_steps
+from ..config import Config, format_bytes, format_count, format_seconds, plural, total_steps, visible
 from ..evaluation import Measure, ModelResults, PairedDifference
 from ..planning import (
     BESIROGLU,
@@ -50,6 +50,7 @@ def text_table(rows: Sequence[Sequence[str]], *, left: frozenset[int] | None = N
 
     Columns are aligned to the right except those in `left`; without it all are aligned to the left.
     """
+    rows = [[visible(cell) for cell in row] for row in rows]
     widths = [max(len(line) for row in rows for line in row[column].split("\n")) for column in range(len(rows[0]))]
 
     def aligned(column: int, text: str) -> str:

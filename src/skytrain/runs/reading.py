@@ -8,6 +8,8 @@ from typing import Any
 from ..config import EXIT_CODES, SkytrainError
 from ..storage import Store
 
+LARGEST_BYTES = 64 * 2**20  # of a record: the largest that Skytrain writes are a few
+
 
 class DamagedRecord(SkytrainError):
     """The error of a run's record whose content is damaged."""
@@ -34,9 +36,11 @@ def read_lines(store: Store, key: str) -> list[dict[str, Any]]:
 
 def _parse(store: Store, key: str, text: bytes, line: int | None = None) -> dict[str, Any]:
     try:
+        if len(text) > LARGEST_BYTES:
+            raise ValueError(f"it has {len(text)} bytes")
         value = json.loads(text)
         if not isinstance(value, dict):
             raise TypeError("it is not a JSON object")
-    except (ValueError, TypeError) as error:  # ValueError: not JSON, or not UTF-8
+    except (ValueError, TypeError, RecursionError) as error:  # not JSON, not UTF-8, or nested too deeply
         raise DamagedRecord(store, key, error, line) from None
     return value

@@ -52,6 +52,7 @@ from .spark_shards import (
 from .tokenizers import (
     Tokenizer as Tokenizer,
     describe_begin as describe_begin,
+    is_stored as is_stored,
     load_tokenizer_folder as load_tokenizer_folder,
     open_tokenizer as open_tokenizer,
     read_tokenizer_settings as read_tokenizer_settings,

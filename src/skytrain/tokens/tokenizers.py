@@ -75,6 +75,13 @@ def open_tokenizer(config: TokenizerConfig, store: Store, id: str | None = None)
     return tokenizer
 
 
+def is_stored(config: TokenizerConfig, store: Store, id: str | None = None) -> bool:
+    """Return whether `open_tokenizer` reads nothing outside the store."""
+    if not isinstance(config, HFTokenizerConfig):
+        return True
+    return store.exists(f"{FOLDER}/{id or config.id}/{DEFINITION}")
+
+
 def read_tokenizer_settings(settings: Mapping[str, Any], store_settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a Hugging Face tokenizer that come from its files: its vocabulary and its id.
 

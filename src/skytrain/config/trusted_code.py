@@ -1,0 +1,82 @@
+"""Which code a record of the store may name: only what the person who runs the command has named, too.
+
+Whoever may write to a store, such as any machine of a run, can write a record that names a class, a repository or a
+folder. Loading that would run their code, or read their files, with the permissions of whoever reads the record. So what
+a record names is compared with the person's own words: their configuration, and `--trust KEY=VALUE`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from .errors import SkytrainError
+
+OWN = "skytrain."  # classes of this package
+HUB_FAMILIES = ("hf",)  # whose `name` is a repository or a folder that is read
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# What this process's person has named, as (key, value).
+_trusted: set[tuple[str, str]] = set()
+
+
+class Untrusted(SkytrainError):
+    """A record of the store names code that the person who runs the command has not named."""
+
+
+def trust(words: Iterable[str]) -> None:
+    """Trust what a person typed as `--trust KEY=VALUE`."""
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not key or not equals:
+            raise SkytrainError(f"--trust {word}: give KEY=VALUE, such as model.target=my_package.MyModel")
+        _trusted.add((key, value))
+
+
+def trust_settings(values: Mapping[str, Any]) -> None:
+    """Trust the code that a person's own configuration names."""
+    _trusted.update(named_code(values))
+
+
+def forget_trust() -> None:
+    """Trust nothing any more."""
+    _trusted.clear()
+
+
+def check_trusted(values: Mapping[str, Any], group: str, where: str) -> None:
+    """Raise Untrusted if a record's settings name code, a repository or a folder that the person has not named."""
+    check_named(named_code(values, f"{group}."), where)
+
+
+def check_named(names: Iterable[tuple[str, str]], where: str) -> None:
+    """Raise Untrusted unless the person has named all of these."""
+    unknown = [f"{key}={value}" for key, value in names if (key, value) not in _trusted]
+    if unknown:
+        options = " ".join(f"--trust {visible(word)}" for word in unknown)
+        raise Untrusted(
+            f"{where} names code or files that you have not named: {visible(', '.join(unknown))}\n"
+            f"  if you know them, and whoever can write to this store, add: {options}"
+        )
+
+
+def named_code(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the settings that name code, a repository or a folder, with their keys."""
+    if values.get("family") in HUB_FAMILIES:
+        yield f"{prefix}name", str(values.get("name"))
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from named_code(value, f"{prefix}{key}.")
+        elif isinstance(value, list | tuple):
+            for each in value:
+                if isinstance(each, Mapping):
+                    yield from named_code(each, f"{prefix}{key}.")
+        elif key == "target" and isinstance(value, str) and "." in value and not value.startswith(OWN):
+            yield f"{prefix}{key}", value
+        elif key == "trust_remote_code" and value:
+            yield f"{prefix}{key}", str(value).lower()
+
+
+def visible(text: str) -> str:
+    """Return text that came from a store or a model for a terminal: control characters are shown, not obeyed."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

@@ -1,0 +1,159 @@
+"""A record of the store is data: it names no code that the person who reads it has not named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from skytrain.cli.main import app
+from skytrain.config import SkytrainError, check_trusted, forget_trust, trust, trust_settings, visible
+from skytrain.pipelines.train import train
+from skytrain.runs import DamagedRecord, Silent, load_run, read_object
+from skytrain.storage import open_store
+from tests.support.tiny import tiny_config
+
+ATTACK = """\
+from pathlib import Path
+Path("attacked").write_text("with the operator's credentials")
+import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self, **_):
+        super().__init__()
+"""
+CUSTOM = {"family": "custom", "name": "x", "target": "attack.Model", "args": {}, "vocab_size": 512, "max_length": 64}
+
+
+@pytest.fixture(scope="module")
+def trained(prepared_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = Path(shutil.copytree(prepared_root, tmp_path_factory.mktemp("trained") / "store"))
+    train(tiny_config(root, "run=mine", "trainer.steps=2"), Silent())
+    return root
+
+
+@pytest.fixture
+def folder(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder in which an operator works: a store with a trained run, and a file that must not be imported."""
+    root = Path(shutil.copytree(trained, tmp_path / "store"))
+    (tmp_path / "attack.py").write_text(ATTACK)
+    monkeypatch.chdir(tmp_path)
+    forget_trust()
+    yield root
+    forget_trust()
+    sys.modules.pop("attack", None)
+
+
+def change_record(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Write what a machine of the run can write."""
+    path = root / "runs/mine/run.json"
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+
+
+def skytrain(*words: str) -> str:
+    """Run a command, and return the error that it ends with."""
+    result = CliRunner().invoke(app, list(words), input="hello\n")
+    return str(result.exception or "")
+
+
+def name_class(record: dict[str, Any]) -> None:
+    record["config"]["model"] = CUSTOM
+
+
+def test_a_class_that_a_record_names_is_imported_only_by_whoever_has_named_it(folder: Path) -> None:
+    change_record(folder, name_class)
+    words = ["generate", "--from", "mine", f"store.root={folder}", "--max-tokens", "2"]
+    assert "--trust model.target=attack.Model" in skytrain(*words)
+    assert not Path("attacked").exists()
+    skytrain(*words, "--trust", "model.target=attack.Model")
+    assert Path("attacked").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["evaluate", "--from", "mine", "--tokens", "1K"],
+        ["export", "--from", "mine", "--out", "out"],  # serve exports, too
+        ["merge", "mine", "mine", "--force", "--out", "out"],
+        ["chat", "mine"],
+    ],
+)
+def test_every_verb_that_loads_a_run_refuses(folder: Path, words: list[str]) -> None:
+    change_record(folder, name_class)
+    assert "--trust model.target=attack.Model" in skytrain(*words, f"store.root={folder}")
+    assert not Path("attacked").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "option"),
+    [
+        ({"family": "hf", "name": "someone/else", "trust_remote_code": False}, "--trust model.name=someone/else"),
+        ({"family": "hf", "name": "a", "trust_remote_code": True}, "--trust model.trust_remote_code=true"),
+        ({"family": "custom", "target": "os.system"}, "--trust model.target=os.system"),
+        ({"family": "custom", "args": {"inner": [{"target": "evil.Class"}]}, "target": "skytrain.models.Decoder"},
+         "--trust model.args.inner.target=evil.Class"),
+    ],
+)  # fmt: skip
+def test_repositories_folders_and_nested_classes_are_refused_with_what_to_type(
+    model: dict[str, Any], option: str
+) -> None:
+    forget_trust()
+    with pytest.raises(SkytrainError, match=option):
+        check_trusted(model, "model", "run mine")
+
+
+def test_what_a_person_has_named_is_trusted_and_nothing_else() -> None:
+    forget_trust()
+    trust_settings({"model": {"family": "hf", "name": "my/model", "trust_remote_code": True}})
+    trust(["model.target=mine.Model"])
+    check_trusted({"family": "hf", "name": "my/model", "trust_remote_code": True}, "model", "run a")
+    check_trusted({"family": "custom", "target": "mine.Model"}, "model", "run a")
+    for other in ({"family": "hf", "name": "their/model"}, {"family": "custom", "target": "theirs.Model"}):
+        with pytest.raises(SkytrainError, match="names code or files that you have not named"):
+            check_trusted(other, "model", "run a")
+    forget_trust()
+
+
+def test_a_record_in_another_language_or_of_another_shape_is_an_error_and_no_crash(folder: Path) -> None:
+    store = open_store(tiny_config(folder).store)
+    hostile = {
+        "deep": b"[" * 100_000,
+        "wrong type": b'{"name": 7, "config": "none"}',
+        "not a number": b'{"config": NaN}',
+        "no text": b"\xff\xfe\x00",
+        "list": b"[]",
+        "pickle": b"\x80\x04\x95\x1e\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94\x8c\x06system\x94\x93\x94.",
+    }
+    for name, body in hostile.items():
+        store.write("runs/hostile/run.json", body)
+        with pytest.raises(SkytrainError):
+            load_run(store, "hostile")
+        assert not Path("attacked").exists(), name
+    store.write("runs/hostile/run.json", b'"' + b"x" * (65 * 2**20) + b'"')
+    with pytest.raises(DamagedRecord, match="bytes"):
+        read_object(store, "runs/hostile/run.json")
+
+
+def test_a_tokenizer_outside_the_store_is_not_read_because_a_record_says_so(folder: Path) -> None:
+    def name_folder(record: dict[str, Any]) -> None:
+        record["config"]["tokenizer"] = {
+            "kind": "hf", "name": "/etc", "text_may_be_special": False, "vocab_size": 512, "id": "x-0",
+        }  # fmt: skip
+        record["tokenizer_id"] = "x-0"
+
+    change_record(folder, name_folder)
+    assert "--trust tokenizer.name=/etc" in skytrain("generate", "--from", "mine", f"store.root={folder}")
+
+
+def test_text_of_a_store_cannot_command_a_terminal() -> None:
+    assert visible("a\x1b]0;title\x07b\x1b[2Jc\u202ed") == "a\\x1b]0;title\\x07b\\x1b[2Jc\\x202ed"
+    assert visible("line\r\n\tline") == "line\n\tline"
