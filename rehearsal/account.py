@@ -1,8 +1,9 @@
 """The AWS account of the rehearsal: moto's server, with what moto lacks or does otherwise.
 
-Added: quotas of EC2, spot prices by zone, placement groups, capacity by zone, and the limit of a group's size. Not as on
-AWS: instances are "running" at once and "terminated" at once, permissions are not checked (`tests/infra` evaluates the
-policies), and spot machines are not marked as such in DescribeInstances.
+Added: quotas of EC2, spot prices by zone, placement groups, capacity by zone, the limit of a group's size, and the
+lifecycle of a group's machines with its hooks and history (`tests/support/scaling.py`). Not as on AWS: instances are
+"running" at once and "terminated" at once, permissions are not checked (`tests/infra` evaluates the policies), and spot
+machines are not marked as such in DescribeInstances.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from typing import Any
 from unittest import mock
 
 import boto3
-from moto.autoscaling.exceptions import ValidationError
-from moto.autoscaling.models import AutoScalingBackend, FakeAutoScalingGroup, autoscaling_backends
+from moto.autoscaling.models import AutoScalingBackend, autoscaling_backends
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.core.responses import ActionResult
 from moto.ec2.models import ec2_backends
 from moto.ec2.responses import EC2Response
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from moto.servicequotas.models import ServiceQuotasBackend
+from tests.support.scaling import ScalingStandIn
 from tests.targets.ground import Ground
 from tests.targets.seeding import group_item, response
 from werkzeug.serving import make_server
@@ -44,7 +45,9 @@ class Account:
     capacity: dict[str, int] = field(default_factory=dict)  # machines that a zone has; without an entry: enough
     lock: threading.RLock = field(default_factory=threading.RLock)
     placement_groups: dict[str, dict[str, str]] = field(default_factory=dict)
-    requests: list[str] = field(default_factory=list)  # actions that change something, as they came
+    # A scale-in does not end machines that wait for their proof: AWS does not say whether it does.
+    lifecycle: ScalingStandIn = field(default_factory=lambda: ScalingStandIn(scale_in_waits=True))
+    unreachable: bool = False  # requests get no answer
 
     @property
     def scaling(self) -> AutoScalingBackend:
@@ -86,6 +89,9 @@ def account(address: str, prices: Mapping[tuple[str, str], float]) -> Iterator[A
     application = DomainDispatcherApplication(create_backend_app)
 
     def one_at_a_time(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
+        if made.unreachable:
+            environ["werkzeug.socket"].close()
+            raise ConnectionError("the connection is closed without an answer")
         with made.lock:
             return application(environ, start)
 
@@ -118,21 +124,7 @@ class _Directed:
 
 
 def _additions(made: Account) -> list[tuple[Any, str, Any]]:
-    launch = FakeAutoScalingGroup.replace_autoscaling_group_instances
-    resize = AutoScalingBackend.set_desired_capacity
-
-    def launch_what_there_is(group: Any, count: int, tags: dict[str, str]) -> None:
-        allowed = min(count, made.room(group.availability_zones[0]))
-        if allowed:
-            launch(group, allowed, tags)
-
-    def resize_within_limits(backend: Any, name: str, desired: int | None) -> None:
-        group = backend.autoscaling_groups.get(name)
-        if group is None:
-            raise ValidationError(f"AutoScalingGroup name not found - {name}")
-        if desired is not None and desired > group.max_size:
-            raise ValidationError(f"New SetDesiredCapacity value {desired} is above max value {group.max_size}")
-        resize(backend, name, desired)
+    made.lifecycle.room = made.room
 
     def quota(_: Any, service_code: str, quota_code: str) -> dict[str, Any]:
         return {"ServiceCode": service_code, "QuotaCode": quota_code, "Value": float(made.quota_vcpus)}
@@ -167,8 +159,7 @@ def _additions(made: Account) -> list[tuple[Any, str, Any]]:
         return response("DescribePlacementGroups", f"<placementGroupSet>{items}</placementGroupSet>")
 
     return [
-        (FakeAutoScalingGroup, "replace_autoscaling_group_instances", launch_what_there_is),
-        (AutoScalingBackend, "set_desired_capacity", resize_within_limits),
+        *made.lifecycle.patches(),
         (ServiceQuotasBackend, "get_service_quota", quota),
         (EC2Response, "describe_spot_price_history", spot_prices),
         (EC2Response, "create_placement_group", create_placement_group),

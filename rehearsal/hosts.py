@@ -95,6 +95,7 @@ class MachineParts:
     folder: Path  # of their logs
     environment: Mapping[str, str]  # leads AWS's clients to the rehearsal
     credentials: tuple[str, str]
+    metadata_answers: bool = True
 
 
 class Host:
@@ -108,10 +109,10 @@ class Host:
         self.folder = parts.folder / facts.id
         self.folder.mkdir(parents=True)
         self.metadata = MetadataService(facts, parts.credentials)
-        self._connect()
+        self._connect(parts.metadata_answers)
         self.process = self._power_on(user_data, parts)
 
-    def _connect(self) -> None:
+    def _connect(self, metadata_answers: bool) -> None:
         name = self.namespace
         network = self.network
         ip("netns", "add", name)
@@ -122,7 +123,7 @@ class Host:
         ip("-n", name, "addr", "add", f"{self.facts.address}/{network.prefix}", "dev", "eth0")
         ip("-n", name, "link", "set", "eth0", "up")
         ip("-n", name, "route", "add", "default", "via", network.address)
-        self.metadata.start(name)
+        self.metadata.start(name, answers=metadata_answers)
 
     def _power_on(self, user_data: str, parts: MachineParts) -> subprocess.Popen[bytes]:
         events = os.open(self.folder / "events.jsonl", os.O_CREAT | os.O_WRONLY | os.O_APPEND)

@@ -21,6 +21,7 @@ from .metadata import InstanceFacts
 ROUND_SECONDS = 0.2
 FORCE_SECONDS = 20.0  # of an orderly shutdown, after which EC2 cuts the power
 ASK_SECONDS = 5.0  # between two requests of a group for machines that it lacks
+LEAST_SECONDS = 60.0  # that EC2 bills of a machine
 
 
 @dataclass
@@ -41,8 +42,13 @@ class Life:
         return (self.ended or time.time()) - self.began
 
     @property
+    def billed_seconds(self) -> float:
+        """EC2 bills by the second, and at least a minute."""
+        return max(LEAST_SECONDS, self.seconds)
+
+    @property
     def usd(self) -> float:
-        return self.seconds * self.usd_per_hour / 3600
+        return self.billed_seconds * self.usd_per_hour / 3600
 
 
 @dataclass
@@ -59,6 +65,7 @@ class Hypervisor:
 
     def __post_init__(self) -> None:
         self._stop = threading.Event()
+        self.account.lifecycle.console = self._console
         self._ask_at = 0.0
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -91,8 +98,9 @@ class Hypervisor:
             self._fire_actions()
             if time.monotonic() >= self._ask_at:
                 self._ask_at = time.monotonic() + ASK_SECONDS
+                self.account.lifecycle.tick()
                 for group in self.account.scaling.autoscaling_groups.values():
-                    group.set_desired_capacity(group.desired_capacity)
+                    self.account.lifecycle.fill(group)
             states = {one.id: one for one in self.account.instances() if hasattr(one, "autoscaling_group")}
         for name, instance in states.items():
             if instance.state == "running" and name not in self.lives:
@@ -115,6 +123,12 @@ class Hypervisor:
                 group.max_size = action.max_size
                 group.set_desired_capacity(action.desired_capacity)
                 self.fired.append(group.name)
+
+    def _console(self, instance: str) -> str:
+        """What a machine has printed, without the times that the rehearsal adds."""
+        life = self.lives.get(instance)
+        lines = life.host.console.splitlines() if life is not None else []
+        return "\n".join(line.partition(" ")[2] for line in lines)
 
     def _start(self, instance: object) -> None:
         found = instance

@@ -32,9 +32,13 @@ COPIED = ("/etc", "/opt", "/var", "/usr/local", "/usr/sbin")
 CONTROL = Path("/run/initctl")
 UNIT_FOLDER = Path("/etc/systemd/system")
 STAND_IN = '#!/bin/sh\necho "$(basename "$0") $*" > /run/initctl\n'
-IGNORED = {"Description", "After", "Wants", "PrivateTmp", "Delegate", "Slice"}  # /tmp is the host's own already
+# /tmp is the host's own already, and the boot script itself limits restarts.
+IGNORED = {"Description", "After", "Wants", "PrivateTmp", "Delegate", "Slice", "StartLimitIntervalSec"}
+JOURNAL = Path("/run/journal")
 LIMITS = {"LimitMEMLOCK": resource.RLIMIT_MEMLOCK, "LimitNOFILE": resource.RLIMIT_NOFILE}
 ROUND_SECONDS = 0.05
+CLEAN_SIGNALS = {signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE}
+JOURNALCTL = f"#!/bin/sh\ntail -n 30 {JOURNAL}\n"
 
 
 @dataclass
@@ -46,6 +50,8 @@ class Unit:
     environment_file: str = ""
     folder: str = "/"
     stop_seconds: float = 90.0
+    restarts: bool = False  # Restart=on-abnormal: after a signal that is not a request to stop
+    restart_seconds: float = 0.1
     limits: dict[int, int] = field(default_factory=dict)
 
 
@@ -66,6 +72,10 @@ def parse_unit(text: str) -> Unit:
             unit.folder = value
         elif key == "TimeoutStopSec":
             unit.stop_seconds = float(value)
+        elif (key, value) == ("Restart", "on-abnormal"):
+            unit.restarts = True
+        elif key == "RestartSec":
+            unit.restart_seconds = float(value)
         elif key in LIMITS:
             unit.limits[LIMITS[key]] = resource.RLIM_INFINITY if value == "infinity" else int(value)
         elif key not in IGNORED and (key, value) != ("KillMode", "mixed"):
@@ -97,6 +107,7 @@ class Machine:
         self.off_at: float | None = None
         self.kill_at: float | None = None
         self.stopping = False
+        self.start_at: float | None = None  # when systemd starts the service again
 
     def tell(self, event: str, **more: Any) -> None:
         print(json.dumps({"at": time.time(), "event": event, **more}), file=self.events)
@@ -117,6 +128,9 @@ class Machine:
                 line, _, waiting = waiting.partition(b"\n")
                 self.obey(line.decode().split())
             self.reap()
+            if self.start_at is not None and time.time() >= self.start_at and self.off_at != 0.0:
+                self.start_at = None
+                self.start(self.unit)
             if self.off_at is not None and time.time() >= self.off_at and self.shut_down():
                 self.tell("off")
                 return
@@ -146,7 +160,13 @@ class Machine:
                 with contextlib.suppress(ValueError, OSError):  # above what this machine's kernel allows
                     resource.setrlimit(number, (most, most))
 
-        self.service = subprocess.Popen(unit.start, env=environment, cwd=unit.folder, preexec_fn=limit)
+        # Its output goes to the journal, and here to the console, too.
+        journal = subprocess.Popen(["tee", "-a", str(JOURNAL)], stdin=subprocess.PIPE, start_new_session=True)
+        assert journal.stdin is not None
+        self.service = subprocess.Popen(
+            unit.start, env=environment, cwd=unit.folder, preexec_fn=limit, stdout=journal.stdin, stderr=journal.stdin
+        )
+        journal.stdin.close()
         self.tell("service")
 
     def reap(self) -> None:
@@ -165,14 +185,20 @@ class Machine:
             elif self.service is not None and pid == self.service.pid:
                 self.service.returncode = code
                 self.tell("service ended", code=code)
-                self.stop_post()
+                self.stop_post(code)
 
-    def stop_post(self) -> None:
-        """KillMode=mixed: what the service's main process left behind is killed. Then ExecStopPost."""
+    def stop_post(self, code: int) -> None:
+        """KillMode=mixed: what the service's main process left behind is killed. Then ExecStopPost, and a restart."""
+        time.sleep(ROUND_SECONDS)  # for the journal's last lines
         with contextlib.suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)
         if self.unit.stop_post:
-            subprocess.Popen(self.unit.stop_post, env=self.environment)
+            how = ("killed", signal.Signals(-code).name.removeprefix("SIG")) if code < 0 else ("exited", str(code))
+            said = {"EXIT_CODE": how[0], "EXIT_STATUS": how[1]}
+            after = environment_of(Path(self.unit.environment_file))
+            subprocess.run(self.unit.stop_post, env={**self.environment, **after, **said}, cwd=self.unit.folder)
+        if self.unit.restarts and code < 0 and -code not in CLEAN_SIGNALS and not self.stopping:
+            self.start_at = time.time() + self.unit.restart_seconds
 
     def shut_down(self) -> bool:
         """Stop the service in order; True when nothing is left to wait for."""
@@ -208,6 +234,8 @@ def prepare_disk(spec: dict[str, Any]) -> None:
     Path("/sys/class/dmi/id").mkdir(parents=True)
     Path("/sys/class/dmi/id/sys_vendor").write_text("Amazon EC2\n")
     Path("/sys/class/dmi/id/board_asset_tag").write_text(spec["instance"] + "\n")
+    if Path("/dev/console").exists():
+        mount("--bind", "/dev/null", "/dev/console")
     subprocess.run(["hostname", spec["host_name"]], check=True)
     # The resolver of a VPC knows the name of each address, and no name server of this machine is reachable from here.
     names = [
@@ -220,6 +248,7 @@ def prepare_disk(spec: dict[str, Any]) -> None:
     for name, text in {
         "sbin/shutdown": STAND_IN,
         "local/bin/systemctl": STAND_IN,
+        "local/bin/journalctl": JOURNALCTL,
         "local/bin/aws": spec["aws"],
     }.items():
         path = Path("/usr", name)

@@ -49,6 +49,7 @@ class MetadataService:
         self._credentials = credentials
         self._tokens = dict[str, float]()
         self._server: ThreadingHTTPServer | None = None
+        self._answers = True
         region = facts.zone[:-1]
         identity = {
             "instanceId": facts.id,
@@ -96,13 +97,18 @@ class MetadataService:
 
     # The server.
 
-    def start(self, namespace: str) -> None:
+    def start(self, namespace: str, *, answers: bool = True) -> None:
+        """Listen in the host's namespace; without answers, connections are accepted and nothing is ever said."""
         self._server = in_namespace(namespace, self._listen)
+        self._answers = answers
+        if not answers:
+            return
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
 
     def stop(self) -> None:
         if self._server is not None:
-            self._server.shutdown()
+            if self._answers:
+                self._server.shutdown()
             self._server.server_close()
 
     def _listen(self) -> ThreadingHTTPServer:

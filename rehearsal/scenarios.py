@@ -14,6 +14,7 @@ from .checks import check_generations, check_identical, check_nothing_left, chec
 from .interruptions import INTERRUPTIONS
 from .laptop import STEPS, Wanted
 from .phases import replacement_phases
+from .storms import STORMS, proven_by
 from .sweeps import sweep
 from .world import RehearsalFailed, RehearsedRun, World
 
@@ -90,12 +91,13 @@ def budget(world: World) -> None:
 def kill(world: World) -> None:
     """At the kill time AWS ends everything, although the agents are frozen."""
     settings = ("budget.usd=40", "trainer.steps=5000")
-    run = RehearsedRun(world, Wanted("killed", kill_after_seconds=300.0, settings=settings))
+    run = RehearsedRun(world, Wanted("killed", kill_after_seconds=480.0, settings=settings))
     expect(run.launch(follow=False), 0, "the launch's exit code", run)
     nodes = run.until(
         lambda: len(found := [life for life in run.lives if life.host.printed("nodes are ready")]) == 2 and found,
         "both agents are ready",
     )
+    run.until(proven_by(run, 2), "both machines have proved themselves")
     for life in nodes:
         life.host.freeze()
     world.say(f"  {sum(len(life.host.processes()) for life in nodes)} processes of both hosts are frozen with SIGSTOP")
@@ -155,6 +157,7 @@ SCENARIOS: dict[str, Scenario] = {
     "kill": kill,
     "interruptions": interruptions,
     "sweep": sweep,
+    **STORMS,
 }
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from skytrain.aws import Call, Tags
 from skytrain.planning import PlannedOffer
 from skytrain.runs import LaunchedGroup, LaunchRecord
-from skytrain.targets.ec2.requests import GroupSpec
+from skytrain.targets.ec2.requests import GroupSpec, group_name
 from tests.infra.permissions import GROUP, KEY, PREPARE_PROFILE, PROFILE, PROJECT, existing
 from tests.support.iam.requests import Account
 from tests.targets.plans import cpu_offer, offer
@@ -24,7 +25,7 @@ OFFERS = {
 
 
 class RecordingSession:
-    """Notes the requests that it is asked to make."""
+    """Notes the requests that it is asked to make. The groups have one machine, which waits for its proof and is dead."""
 
     region = "us-east-2"
 
@@ -33,11 +34,18 @@ class RecordingSession:
 
     def perform(self, call: Call, region: str | None = None) -> dict[str, Any]:
         self.calls.append(call)
-        return {}
+        group = group_name(PROJECT, "gpt2", "00001", 0)
+        waiting = {"InstanceId": "i-ours", "LifecycleState": "Pending:Wait", "AutoScalingGroupName": group}
+        ended = {"InstanceId": "i-ours", "State": {"Name": "terminated"}, "LaunchTime": datetime.now(UTC)}
+        return {
+            "AutoScalingInstances": [waiting],
+            "AutoScalingGroups": [{"DesiredCapacity": 1, "Instances": [waiting]}],
+            "Reservations": [{"Instances": [ended]}],
+        }
 
     def items(self, call: Call, key: str, region: str | None = None) -> list[Any]:
-        self.calls.append(call)
-        return []
+        found: list[Any] = self.perform(call, region)[key]
+        return found
 
 
 def groups_of(subnet: str, offers: Sequence[PlannedOffer]) -> list[GroupSpec]:

@@ -388,10 +388,19 @@ def test_machines_may_end_the_run_try_its_next_offer_and_start_the_run_after_a_s
     machines.set_desired(0)
     machines.delete_groups()
     machines.replace_me("test")
+    machines.prove(1)
+    machines.keep_waiting()
+    machines.lack_nodes(0, 1, 0.0)
     machines.terminate_me()
     set_sizes(session, record, len(groups) - 1)  # type: ignore[arg-type]
     account = account_with(subnet, launch_calls(groups), ours)
-    assert {call.operation for call in session.calls} >= {"SetDesiredCapacity", "TerminateInstances"}
+    assert {call.operation for call in session.calls} >= {
+        "SetDesiredCapacity",
+        "TerminateInstances",
+        "CompleteLifecycleAction",
+        "RecordLifecycleActionHeartbeat",
+        "DescribeScalingActivities",
+    }
     role = "prepare" if name == "prepare" else "node"
     assert all(may(base, role, call, account) for call in session.calls)
     for call in [call for call in session.calls if call.mutates]:

@@ -12,15 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.aws import Notice
+from skytrain.aws import CloudError, Notice
 from skytrain.config import SkytrainError, compose
 from skytrain.jobs import (
     check_generation,
     generation_key,
     list_meeting,
     node_agent,
+    read_generation,
     supervisor,
 )
+from skytrain.jobs.generations import EndGeneration, GenerationEnd, Propose
+from skytrain.jobs.machines import LocalMachines
 from skytrain.jobs.node import WaitingBudget, machine_lock
 from skytrain.jobs.node_agent import AgentLimits
 from skytrain.jobs.rendezvous import GenerationOver, HostIdentity, MeetingStore
@@ -112,16 +115,22 @@ def test_a_machine_stays_after_a_failure_and_its_cost_counts_meanwhile(store, mo
     host = simulated_host(store, "one", nodes=1)
     agent, asked, beats = host.agent, list[tuple[str, float]](), list[float]()
     agent.limits = AgentLimits(2, 10.0, keep_seconds=1800.0)
-    agent.machines.set_desired = lambda count: asked.append(("set_desired", clock.now))
+    answers = [False, False, True]  # AWS does not answer at first
+
+    def set_desired(count: int) -> bool:
+        asked.append(("set_desired", clock.now))
+        return answers.pop(0)
+
+    agent.machines.set_desired = set_desired
     agent.machines.terminate_me = lambda: asked.append(("terminate_me", clock.now))
     agent.machines.end_run = lambda code: asked.append(("end_run", clock.now))
     agent.services = replace(agent.services, spend=lambda: beats.append(clock.now) or {})
     agent.state = replace(agent.state, phase="gone")  # the run is over, with this code
     agent.exit_code, agent._over = code, True
     assert agent.run() == code
-    assert [name for name, _ in asked] == ["end_run", "set_desired", "terminate_me"]
+    assert [name for name, _ in asked] == [*["set_desired"] * 3, "end_run", "terminate_me"]
     assert asked[0][1] - 1000.0 == pytest.approx(stays, abs=1.0)
-    assert len(beats) == pytest.approx(2 + stays / agent.rules.beat_seconds, abs=2)
+    assert len(beats) == pytest.approx(4 + stays / agent.rules.beat_seconds, abs=2)
     if stays:
         assert any("skytrain shell simulated" in line for line in host.told)
 
@@ -153,6 +162,123 @@ def test_one_of_the_hosts_that_wait_says_that_others_are_lacking(store, monkeypa
         host.job.code = 0
     assert {host.join() for host in (*hosts, third)} == {0}
     assert {name for name, ready, _ in lacked if ready == 2} == {"one"}
+
+
+class NotedMachines(LocalMachines):
+    """Rented machines that note what is asked of them."""
+
+    def __init__(self, hopeless: str | None = None) -> None:
+        super().__init__(lambda _: None)
+        self.asked: list[tuple[str, object]] = []
+        self.hopeless = hopeless
+        self.waits = True
+
+    def keep_waiting(self) -> bool:
+        self.asked.append(("keep_waiting", self.waits))
+        return self.waits
+
+    def prove(self, progress: int) -> None:
+        self.asked.append(("prove", progress))
+        if [name for name, _ in self.asked].count("prove") == 1:
+            raise CloudError("out of reach", fix="wait")
+
+    def lack_nodes(self, ready: int, wanted: int, seconds: float) -> str | None:
+        return self.hopeless
+
+    def set_desired(self, count: int) -> bool:
+        self.asked.append(("set_desired", count))
+        return True
+
+    def replace_me(self, reason: str) -> None:
+        self.asked.append(("replace_me", reason))
+
+
+def test_a_machine_proves_itself_by_a_commit_of_its_own_generation_and_asks_until_it_is_heard(store, monkeypatch):
+    monkeypatch.setattr(node_agent, "PROOF_SECONDS", 0.05)
+    host, machines, progress = simulated_host(store, "one", nodes=1), NotedMachines(), [7]  # steps of earlier machines
+    host.agent.machines = machines
+    host.agent.services = replace(host.agent.services, progress=lambda: progress[0])
+    host.start()
+    until(lambda: running([host], 1), 20)
+    time.sleep(0.3)
+    assert [name for name, _ in machines.asked] == ["keep_waiting"]
+    progress[0] = 10
+    until(lambda: machines.asked.count(("prove", 10)) == 2, 20)  # the first request failed
+    progress[0] = 20
+    time.sleep(0.3)
+    assert machines.asked.count(("prove", 10)) == 2 and ("prove", 20) not in machines.asked
+    host.job.code = 0
+    assert host.join() == 0
+
+
+def test_a_machine_that_needs_no_proof_asks_for_no_progress(store, monkeypatch):
+    monkeypatch.setattr(node_agent, "PROOF_SECONDS", 0.05)
+    host, machines = simulated_host(store, "one", nodes=1), NotedMachines()
+    machines.waits, host.agent.machines = False, machines
+    asked = []
+    host.agent.services = replace(host.agent.services, progress=lambda: asked.append(1) or 0)
+    host.start()
+    until(lambda: running([host], 1), 20)
+    before = len(asked)
+    time.sleep(0.3)
+    assert len(asked) == before <= 1
+    host.job.code = 0
+    assert host.join() == 0 and machines.asked == [("keep_waiting", False), ("set_desired", 0)]
+
+
+def test_a_host_ends_the_run_when_no_machine_can_be_had_any_more(store, monkeypatch):
+    monkeypatch.setattr(node_agent, "WAIT_CHECK_SECONDS", 0.05)
+    host = simulated_host(store, "one", nodes=2)
+    host.agent.machines = machines = NotedMachines("7 machines have started since the last committed step")
+    assert host.start().join() == 12
+    assert ("set_desired", 0) in machines.asked
+    assert any("this node leaves: 7 machines have started" in line for line in host.told)
+
+
+def test_nodes_that_never_reach_each_other_cost_one_machine_and_then_the_run(store):
+    hosts = [simulated_host(store, name, nodes=2, max_restarts=20) for name in ("one", "two")]
+    noted = {}
+    for host in hosts:
+        host.agent.machines = noted[host.name] = NotedMachines()
+        host.agent.services = replace(host.agent.services, has_met=lambda generation: False)
+        host.start()
+
+    def fail(generation: int, name: str) -> None:
+        [host] = [each for each in hosts if each.name == name]
+        until(lambda: running([host], generation), 20)
+        host.job.code = 1
+
+    fail(1, "two")
+    fail(2, "two")
+    assert hosts[1].join() == 3
+    [(_, reason)] = [asked for asked in noted["two"].asked if asked[0] == "replace_me"]
+    assert str(reason).startswith("the nodes did not reach each other, 2 times in a row")
+    third = simulated_host(store, "zwei", nodes=2, max_restarts=20)
+    third.agent.services = replace(third.agent.services, has_met=lambda generation: False)
+    hosts.append(third.start())
+    fail(3, "zwei")
+    fail(4, "zwei")
+    assert [third.join(), hosts[0].join()] == [1, 1]
+    assert any("did not reach each other, 4 times in a row" in line for line in hosts[0].told)
+
+
+def test_a_proposal_that_arrives_after_the_end_of_the_run_changes_nothing(store):
+    """With node 0's job done, a job that fails, and a spare whose proposal arrives late."""
+    spare = MeetingStore(store, HostIdentity.create("simulated", "spare", "1x1", "00001"))
+    spare.propose(Propose(1, ("one.1",)), "127.0.0.1", 1)
+    spare.view()
+    done = GenerationEnd("one.1", "the run is over: exit code 0", 0)
+    spare.end(EndGeneration(1, replace(done, reason="a job failed", exit_code=None)))
+    spare.end(EndGeneration(1, done))
+    spare.propose(Propose(2, ("spare.1",)), "127.0.0.1", 1)
+    for launch, code in (("00001", 0), ("00002", None)):  # another launch resumes the run
+        late = MeetingStore(store, HostIdentity.create("simulated", "late", "1x1", launch))
+        end = late.view().end
+        assert (None if end is None else end.exit_code) == code
+    found = read_generation(store, "simulated", list_meeting(store, "simulated"))
+    assert (found.number, found.exit_code, found.launch) == (2, 0, "00001")
+    host = simulated_host(store, "spare", nodes=1, launch="00001").start()
+    assert host.join() == 0 and not host.jobs
 
 
 def test_a_host_without_a_job_leaves_a_store_that_stays_silent(store):

@@ -23,7 +23,8 @@ def test_the_unit_of_the_boot_script_is_read_as_systemd_reads_it() -> None:
     assert found is not None
     unit = parse_unit(found[1])
     assert unit.start[1:] == ["node", "run=gpt2", "data.pattern=50% $x", "--nodes", "2"]
-    assert (unit.stop_post, unit.stop_seconds) == (["/sbin/shutdown", "-h", "now"], STOP_SECONDS)
+    assert (unit.stop_post, unit.stop_seconds) == (["/opt/skytrain/ended"], STOP_SECONDS)
+    assert unit.restarts and unit.restart_seconds == 2
     with pytest.raises(ValueError, match="does not know 'Restart=always'"):
         parse_unit("Restart=always\n")
 

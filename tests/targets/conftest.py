@@ -12,6 +12,7 @@ from moto import mock_aws
 
 from skytrain.aws import AwsSession
 from skytrain.storage import Store
+from tests.support.scaling import ScalingStandIn
 
 from .ground import Ground
 
@@ -21,7 +22,16 @@ SHARED = AwsSession(boto3.Session(aws_access_key_id="testing", aws_secret_access
 
 
 @pytest.fixture
-def account(no_aws: pytest.MonkeyPatch) -> Iterator[AwsSession]:
+def scaling(monkeypatch: pytest.MonkeyPatch) -> ScalingStandIn:
+    """Auto Scaling's machine lifecycle, which moto lacks."""
+    made = ScalingStandIn()
+    for target, name, replacement in made.patches():
+        monkeypatch.setattr(target, name, replacement, raising=False)
+    return made
+
+
+@pytest.fixture
+def account(no_aws: pytest.MonkeyPatch, scaling: ScalingStandIn) -> Iterator[AwsSession]:
     """A session in moto's account 123456789012."""
     no_aws.setenv("AWS_EC2_METADATA_DISABLED", "true")
     no_aws.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # hundreds of images that no test looks at

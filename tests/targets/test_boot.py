@@ -16,7 +16,7 @@ import pytest
 from skytrain.runs import Silent, read_spend
 from skytrain.storage import open_store
 from skytrain.targets.bundle import BundleContents, make_bundle, packed
-from skytrain.targets.ec2.boot import COUNT_AHEAD_SECONDS, BootScript
+from skytrain.targets.ec2.boot import AGENT_RESTARTS, COUNT_AHEAD_SECONDS, ENDS, BootScript
 from skytrain.targets.wheels import PLATFORMS, ImagePython
 from tests.support.imds import fake_metadata
 from tests.support.tools import python_tool
@@ -83,7 +83,7 @@ def script(python: str = sys.executable, requirements: tuple[str, ...] = ("skytr
         python=python,
         requirements=requirements,
         command=("node", "run=gpt2", "data.pattern=50% $x", "--nodes", "2"),
-        most_failures=2,
+        most_machines=7,
         meeting="s3://b/runs/gpt2/meeting",
         usd_per_hour=2.22,
     )
@@ -99,7 +99,7 @@ def test_a_setting_of_several_lines_stays_one_word_of_the_units_command() -> Non
     [command] = re.findall(r"^ExecStart=\S+ (.*)$", text, re.MULTILINE)
     escaped = r"""data.prompt=one\nEND\nshutdown -h now\x09ü 'x' \"$$y\" 5%% \\n"""
     assert command == f'"node" "{escaped}"'
-    assert text.count("\nEND\n") == 2  # of the environment and of the unit
+    assert text.count("\nEND\n") == 3  # of the environment, of what follows an end, and of the unit
 
 
 def test_the_first_act_of_a_machine_is_to_arm_its_own_end(machine: Machine) -> None:
@@ -113,21 +113,71 @@ def test_a_machine_that_boots_after_its_end_shuts_down_and_does_nothing_else(mac
     assert machine.calls == ["shutdown -h now"]
 
 
-def test_a_boot_that_fails_leaves_its_log_in_the_store_and_after_several_the_group_is_set_to_zero(
-    machine: Machine,
-) -> None:
+def test_a_boot_that_fails_leaves_its_log_with_the_cause_and_ends_only_its_own_machine(machine: Machine) -> None:
+    failures = machine.bucket / "b/launch/boot-failures"
+    failures.mkdir()
+    for number in range(9):
+        (failures / f"i-{number}.log").write_text("an old failure")
     assert machine.boot(script().render(in_an_hour())) != 0  # the bundle is empty
-    [log] = (machine.bucket / "b/launch/boot-failures").iterdir()
+    [log] = [file for file in failures.iterdir() if not file.name.startswith("i-")]
     assert "SHA256SUMS" in log.read_text()
+    assert log.read_text().splitlines()[-1] == f"{ENDS}it could not read s3://b/bundle"
     assert machine.calls[-1] == "shutdown -h now"
-    assert not any("set-desired-capacity" in call for call in machine.calls)
-    log.rename(log.with_name("another-machine.log"))
-    machine.boot(script().render(in_an_hour()))
-    assert machine.calls[-2:] == [
-        "aws autoscaling set-desired-capacity --auto-scaling-group-name skytrain-demo-gpt2-0 --desired-capacity 0",
-        "shutdown -h now",
-    ]
-    assert not any(call.startswith("systemctl") for call in machine.calls)
+    assert not any(call.startswith(("systemctl", "aws autoscaling set")) for call in machine.calls)
+
+
+HISTORY = """\
+MidLifecycleAction\t2026-11-16T12:00:01.123000+00:00\tNone
+Cancelled\t2026-11-16T11:00:01+00:00\t2026-11-16T13:00:01+00:00
+{proof}\t2026-11-16T08:00:00+00:00\t2026-11-16T09:00:00+00:00
+Cancelled\t2026-11-16T07:00:00+00:00\t2026-11-16T07:30:00+00:00
+"""
+
+
+@pytest.mark.parametrize(
+    ("proof", "most", "zero"), [("Successful", 2, False), ("Successful", 1, True), ("Failed", 3, True)]
+)
+def test_a_machine_that_is_one_too_many_without_a_committed_step_sets_its_group_to_zero(
+    machine: Machine, proof: str, most: int, zero: bool
+) -> None:
+    (machine.root / "history").write_text(HISTORY.format(proof=proof))
+    answer = f'[ "$2" = describe-scaling-activities ] && cat "{machine.root}/history"\n'
+    (machine.root / "bin/aws").write_text(LOGGED + answer + AWS.removeprefix(LOGGED))
+    machine.boot(replace(script(), most_machines=most).render(in_an_hour()))
+    called = "aws autoscaling set-desired-capacity --auto-scaling-group-name skytrain-demo-gpt2-0 --desired-capacity=0"
+    assert any(call.startswith(called) for call in machine.calls) is zero
+    if zero:
+        assert machine.calls[-1] == "shutdown -h now"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "ends_before", "ends"),
+    [
+        ("killed", "KILL", 0, False),
+        ("killed", "KILL", AGENT_RESTARTS, True),
+        ("killed", "TERM", 0, True),
+        ("exited", "1", 0, True),
+        ("exited", "0", 0, True),
+    ],
+)
+def test_an_agent_that_was_killed_starts_again_on_its_machine_and_any_other_end_is_the_machines(
+    machine: Machine, code: str, status: str, ends_before: int, ends: bool
+) -> None:
+    text = script().render(in_an_hour())
+    ended = text[text.index("#!/bin/bash\n# After every end") : text.index("\nEND\nchmod")]
+    for name in ("/run/", "/opt/skytrain/", "/dev/console"):
+        ended = ended.replace(name, f"{machine.root}/{name.strip('/').replace('/', '-')}-")
+    (machine.root / "run-skytrain-ends").write_text(f"{ends_before}\n")
+    (machine.root / "bin/journalctl").write_text("#!/bin/bash\necho 'ImportError: libcudart.so.12'\necho\n")
+    (machine.root / "bin/journalctl").chmod(0o755)
+    environment = {"PATH": f"{machine.root}/bin:{os.environ['PATH']}", "CALLS": f"{machine.root}/calls"}
+    said = {"EXIT_CODE": code, "EXIT_STATUS": status, "BUCKET": str(machine.bucket)}
+    subprocess.run(["bash", "-c", ended], env={**environment, **said}, check=True)
+    assert (machine.calls[-1:] == ["shutdown -h now"]) is ends
+    failures = machine.bucket / "b/launch/boot-failures"
+    reported = [log.read_text().splitlines()[-1] for log in failures.iterdir()] if failures.exists() else []
+    why = f"{ENDS}its agent ended ({code} {status}, end {ends_before + 1}): ImportError: libcudart.so.12"
+    assert reported == ([why] if ends and status != "0" else [])
 
 
 def test_a_bundle_that_was_changed_is_not_installed(machine: Machine) -> None:

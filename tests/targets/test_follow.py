@@ -16,7 +16,7 @@ from skytrain.runs.launches import launch_key
 from skytrain.storage import Store
 from skytrain.targets import RunFollower, RunView, follow as following
 from skytrain.targets.ec2.launch import start_launch
-from skytrain.targets.ec2.machines import OfferTurns
+from skytrain.targets.ec2.machines import LaunchKeeper
 
 from .conftest import StubbedSession
 from .ground import Ground
@@ -67,7 +67,7 @@ def test_the_terminal_tries_the_next_offer_after_the_patience_and_once_a_minute(
     first, *others = launched.record.groups
     long_ago = (datetime.now(UTC) - timedelta(hours=2)).isoformat()
     record = replace(launched.record, groups=[replace(first, nodes=2), *others], launched_at=long_ago)
-    turns = OfferTurns(launched.ground.session, launched.store, record)
+    turns = LaunchKeeper(launched.ground.session, launched.store, record)
     assert turns() is None  # one of two machines is there; hours after the launch it may be a replacement
     seconds[0] = record.patience_seconds - 1
     assert turns() is None and list(groups_of(launched.ground).values()) == [1, 0]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from skytrain.aws import AwsSession, CloudError
+from skytrain.aws import AwsSession, Call, CloudError
 from skytrain.config import Composed, Config, SkytrainError, compose, source_hash
 from skytrain.corpus import InputFile
 from skytrain.jobs import NodeRequest, generation_key
@@ -47,7 +47,8 @@ from skytrain.targets import (
 )
 from skytrain.targets.account import machines_of
 from skytrain.targets.bundle import BundleContents, bundle_of, make_bundle
-from skytrain.targets.ec2 import launch as launching
+from skytrain.targets.ec2 import launch as launching, machines as rented, requests
+from skytrain.targets.ec2.boot import ENDS
 from skytrain.targets.ec2.launch import (
     PreparedLaunch,
     prepare_launch,
@@ -56,9 +57,11 @@ from skytrain.targets.ec2.launch import (
     start_launch,
     wait_for_start,
 )
-from skytrain.targets.ec2.machines import Ec2Machines, try_next_offer
+from skytrain.targets.ec2.machines import Ec2Machines, LaunchKeeper, Replacer, trouble, try_next_offer
+from skytrain.targets.ec2.replacement import most_machines
 from skytrain.targets.ec2.target import Ec2Launcher
 from skytrain.targets.wheels import PLATFORMS, ImagePython
+from tests.support.scaling import ScalingStandIn
 
 from .conftest import StubbedSession, use_store
 from .ground import Ground
@@ -501,18 +504,117 @@ def test_the_next_offer_is_tried_when_the_first_gives_no_machines_for_too_long(
 
 
 @pytest.mark.usefixtures("without_packages")
-def test_unfit_machines_are_replaced_until_the_fault_cannot_be_theirs(
+def test_unfit_machines_are_replaced_three_times_without_a_committed_step(
     ground: Ground, stubbed: StubbedSession, s3_root: str
 ) -> None:
     ready = prepared(ground, stubbed, s3_root)
     record, scaling = start_launch(ready, {}, Silent()), ground.session.client("autoscaling")
-    seen, said = set[str](), list[str]()
-    for count in (1, 1, 0):
-        [machine] = scaling.describe_auto_scaling_instances()["AutoScalingInstances"]
-        seen.add(machine["InstanceId"])
-        Ec2Machines(ground.session, ready.store, record, machine["InstanceId"], said.append).replace_me("no EFA")
-        assert list(groups_of(ground).values()) == [count, 0]
-    assert len(seen) == 3 and "3 machines were unfit, the last one because no EFA: ending all" in said[-1]
+    seen, said = list[str](), list[str]()
+
+    def newest() -> Ec2Machines:
+        machines = scaling.describe_auto_scaling_instances()["AutoScalingInstances"]
+        seen.append(machines[-1]["InstanceId"])
+        return Ec2Machines(ground.session, ready.store, record, seen[-1], said.append)
+
+    for _ in range(3):
+        newest().replace_me("no EFA")
+    last = newest()
+    last.replace_me("no EFA")
+    assert len(set(seen)) == 4 and "is not replaced, because too many machines were: no EFA" in said[-1]
+    last.terminate_me()
+    assert newest().keep_waiting() and len(set(seen)) == 4  # it keeps its place, and costs nothing
+    assert "4 machines ended" in str(trouble(ground.session, ready.store, record))
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_proven_machine_is_replaced_by_aws_and_its_replacement_must_prove_itself(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, scaling: ScalingStandIn
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    record, ec2 = start_launch(ready, {}, Silent()), ground.session.client("ec2")
+    [first] = scaling.waits
+    machines = Ec2Machines(ground.session, ready.store, record, first, pytest.fail)
+    assert machines.keep_waiting()
+    machines.prove(10)
+    machines.prove(10)  # its answer was lost
+    assert not scaling.waits and not machines.keep_waiting()
+    ec2.terminate_instances(InstanceIds=[first])
+    [second] = scaling.waits
+    ec2.terminate_instances(InstanceIds=[second])
+    assert list(scaling.waits) == [second]  # nothing replaces it
+    view, decided = Replacer(ground.session, ready.store, record, lambda _: None)()
+    assert view.started == 1 and [grant.instance for grant in decided.grants] == [second]
+    [third] = scaling.waits
+    assert third != second and list(groups_of(ground).values()) == [1, 0]
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_terminal_replaces_dead_machines_and_ends_a_launch_whose_machines_all_die(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, scaling: ScalingStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rented, "OFFER_SECONDS", 0.0)
+    denied = "fatal error: An error occurred (403) when calling the HeadObject operation: Forbidden"
+    scaling.console = lambda instance: f"boots\n{denied}\n{ENDS}it could not read s3://b/bundles/1\n"
+    ready = prepared(ground, stubbed, s3_root)
+    record, ec2 = start_launch(ready, {}, Silent()), ground.session.client("ec2")
+    follower = RunFollower(config_of(ground, s3_root), RUN, ground.session, launched=True)
+    keeper = LaunchKeeper(ground.session, ready.store, record)
+    started = set[str]()
+    while scaling.waits:
+        started |= set(scaling.waits)
+        ec2.terminate_instances(InstanceIds=list(scaling.waits))
+        keeper()
+    assert len(started) == 4 <= most_machines(1)
+    assert groups_of(ground) == {}
+    end = [follower.end_of(follower.look()) for _ in range(2)][-1]
+    assert end is not None and end.exit_code == 12
+    assert end.reason.startswith("4 machines ended within 1s of their launch: it could not read s3://b/bundles/1")
+    assert denied in end.reason and "last console lines" in end.reason
+    assert (statuses.find_status(ready.store, RUN).state, statuses.find_status(ready.store, RUN).reason) == (
+        "failed",
+        end.reason,
+    )
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_launch_without_a_hook_is_seen_and_given_back(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, scaling: ScalingStandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = requests.scaling_group
+    monkeypatch.setattr(
+        requests,
+        "scaling_group",
+        lambda group: Call(
+            "autoscaling",
+            "CreateAutoScalingGroup",
+            {k: v for k, v in body(group).parameters.items() if k != "LifecycleHookSpecificationList"},
+        ),
+    )
+    ready = prepared(ground, stubbed, s3_root)
+    record, said = start_launch(ready, {}, Silent()), list[str]()
+    [one] = ground.session.client("autoscaling").describe_auto_scaling_instances()["AutoScalingInstances"]
+    assert one["LifecycleState"] == "InService" and not scaling.waits
+    machines = Ec2Machines(ground.session, ready.store, record, one["InstanceId"], said.append)
+    assert not machines.keep_waiting() and said == []
+    assert machines.lack_nodes(0, 1, 0.0) is None and trouble(ground.session, ready.store, record) is None
+    machines.replace_me("no EFA")
+    assert list(groups_of(ground).values()) == [1, 0]  # AWS replaces it
+    assert machines.set_desired(0) and list(groups_of(ground).values()) == [0, 0]
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_node_that_lacks_others_ends_the_run_when_no_machine_may_start_any_more(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, scaling: ScalingStandIn
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    record, ec2 = start_launch(ready, {}, Silent()), ground.session.client("ec2")
+    node = Ec2Machines(ground.session, ready.store, record, "i-0", lambda _: None)
+    answers = []
+    for _ in range(4):
+        ec2.terminate_instances(InstanceIds=list(scaling.waits))
+        answers.append(node.lack_nodes(1, 2, 0.0))
+    assert answers[:3] == [None] * 3
+    assert str(answers[3]).startswith("4 machines have started since the last committed step: 4 machines ended")
 
 
 def smoked(ground: Ground, stubbed: StubbedSession, root: str) -> PreparedLaunch:

@@ -15,11 +15,20 @@ class RentedMachines(Protocol):
     def end_run(self, exit_code: int) -> None:
         """Note that the run is over; called by each host before the machines are given back."""
 
-    def set_desired(self, count: int) -> None:
-        """Ask for this many machines: 0 when the run is over, whatever its outcome."""
+    def set_desired(self, count: int) -> bool:
+        """Ask for this many machines: 0 when the run is over, whatever its outcome. False: it must be asked again."""
 
-    def lack_nodes(self, ready: int, wanted: int, seconds: float) -> None:
-        """Note that too few nodes have been ready for this long; called once a minute by one of the waiting hosts."""
+    def keep_waiting(self) -> bool:
+        """Keep this machine, which has not proved itself yet; called every half hour. False: no proof is needed."""
+
+    def prove(self, progress: int) -> None:
+        """Note that this machine took part in lasting progress: from now on it is worth replacing."""
+
+    def lack_nodes(self, ready: int, wanted: int, seconds: float) -> str | None:
+        """Note that too few nodes have been ready for this long; called once a minute by one of the waiting hosts.
+
+        Returns why the run must end, if no machine can be had any more.
+        """
 
     def delete_groups(self) -> None:
         """Give back everything that was rented for the run; node 0's last act."""
@@ -40,11 +49,17 @@ class LocalMachines:
     def end_run(self, exit_code: int) -> None:
         return
 
-    def set_desired(self, count: int) -> None:
+    def set_desired(self, count: int) -> bool:
+        return True
+
+    def keep_waiting(self) -> bool:
+        return False
+
+    def prove(self, progress: int) -> None:
         return
 
-    def lack_nodes(self, ready: int, wanted: int, seconds: float) -> None:
-        return
+    def lack_nodes(self, ready: int, wanted: int, seconds: float) -> str | None:
+        return None
 
     def delete_groups(self) -> None:
         return

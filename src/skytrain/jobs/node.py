@@ -24,6 +24,7 @@ from .machines import LocalMachines, RentedMachines
 from .network import address_towards
 from .node_agent import AgentLimits, HostServices, NodeAgent
 from .node_job import PrepareCommand, ServeCommand, StartsJobs, TrainCommand, TuneCommand
+from .progress import has_met, lasting_progress
 from .rendezvous import HostIdentity, MeetingStore
 
 STORE_SECONDS = 5.0  # how long one request is retried; the agent tries again in its next round
@@ -123,6 +124,8 @@ def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell
         resumed_step=resumed_step,
         stop_asked=asked_to_stop,
         budget_spent=WaitingBudget(store, run, config.budget, meter).spent,
+        progress=lambda: lasting_progress(store, run, request.job, config),
+        has_met=lambda generation: request.job != "train" or has_met(store, run, generation),
     )
     identity = HostIdentity.create(run, host.machine, f"{request.nodes}x{request.processes}", request.launch)
     return NodeAgent(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import signal
+import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -52,6 +53,12 @@ WAIT_CHECK_SECONDS = 60.0  # between two checks for a request to stop and of the
 HOPELESS_SECONDS = 10.0  # limit on stopping a job that cannot save
 ROUND_SECONDS = 0.2
 HEALTH_TRIES = 3
+PROOF_SECONDS = 30.0  # between two looks for the progress that proves this machine
+KEEP_WAITING_SECONDS = 1800.0  # between two signs of life of a machine that is not proven
+UNMET = "the nodes did not reach each other"
+UNMET_GENERATIONS = 2  # in a row, after which one node is replaced; after as many again the run ends
+GIVE_BACK_SECONDS = 900.0  # for which giving the machines back is tried again
+GIVE_BACK_WAIT_SECONDS = 30.0  # the longest wait between two tries
 NO_FAILURES = {EXIT_CODES[cause] for cause in ("done", "budget", INTERRUPTED, UNCOMMITTED, "superseded")}
 RUN_ENDS = {EXIT_CODES[cause] for cause in ("done", "budget", "usage", "preflight", "damaged", "credentials")}
 
@@ -67,6 +74,8 @@ class HostServices:
     resumed_step: Callable[[], int | None] = lambda: None  # step from which the newest attempt resumed
     stop_asked: Callable[[], str | None] = lambda: None
     budget_spent: Callable[[int], str | None] = lambda hosts: None  # why the budget of waiting hosts is spent
+    progress: Callable[[], int] = lambda: 0  # what the job has done for good, such as its last committed step
+    has_met: Callable[[int], bool] = lambda generation: True  # whether the hosts of a generation found each other
 
 
 @dataclass(frozen=True)
@@ -101,6 +110,69 @@ class RunningJob:
     job: NodeJob
     generation: JobGeneration
     kill_at: float | None = None
+
+
+class ProofOfWork:
+    """Whether this machine has taken part in lasting progress; until then nothing but a grant replaces it.
+
+    The requests are made in a thread: a cloud that does not answer must not delay heartbeats.
+    """
+
+    def __init__(self, machines: RentedMachines, tell: Callable[[str], None]) -> None:
+        self._machines = machines
+        self._tell = tell
+        self._thread: threading.Thread | None = None
+        self._look = RequestPace(PROOF_SECONDS)
+        self._sign = RequestPace(KEEP_WAITING_SECONDS)
+        self._before: int | None = None  # the progress when this machine's job began
+        self.given = False
+
+    def begin_job(self) -> None:
+        """Note that only progress from now on counts."""
+        self._before = None
+        self._look.at = 0.0
+
+    def round(self, progress: Callable[[], int | None], *, runs: bool) -> None:
+        """Prove this machine if its job has made progress; otherwise let it be kept. Called again and again."""
+        if self.given or (self._thread is not None and self._thread.is_alive()):
+            return
+        if runs and self._look.due():
+            self.check(progress())
+        elif self._sign.due():
+            self._start(self._keep)
+
+    def check(self, progress: int | None) -> None:
+        """Compare the job's progress with that at its begin."""
+        if self.given or progress is None:
+            return
+        if self._before is None:
+            self._before = progress
+        elif progress > self._before:
+            self._start(partial(self._prove, progress))
+
+    def finish(self) -> None:
+        """Wait for a request that is under way."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self.finish()
+        self._thread = threading.Thread(target=self._ask, args=[work], daemon=True)
+        self._thread.start()
+
+    def _ask(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except (SkytrainError, OSError) as error:
+            self._tell(f"warning: {error}\n  asking again")
+
+    def _keep(self) -> None:
+        self.given = not self._machines.keep_waiting()
+
+    def _prove(self, progress: int) -> None:
+        self._machines.prove(progress)
+        self.given = True
+        self._tell("this machine has taken part in a committed step: from now on it is replaced if it is lost")
 
 
 @dataclass
@@ -138,9 +210,11 @@ class NodeAgent:
         self._waits_since = time.monotonic()
         self._over = False  # the run is over
         self._was_first_node = False  # in this host's last generation
+        self._proof = ProofOfWork(self.machines, self.tell)
 
     def run(self, dead: frozenset[str] = frozenset()) -> int:
         """Take part until the run is over or this host must leave, and return the exit code."""
+        self._proof = ProofOfWork(self.machines, self.tell)
         self.state = dataclasses.replace(self.state, dead=dead)
         with ExitStack() as stack:
             stack.callback(self._end)
@@ -176,6 +250,7 @@ class NodeAgent:
         presence: Presence = "ready" if self._is_ready() else "away"
         if self._beat.due() or presence != self._presence:
             self._try(lambda: self._write_beat(presence))
+        self._proof.round(lambda: self._ask(self.services.progress), runs=self._running is not None)
         if self._look.due():
             self._try(lambda: self._act(*decide(self.state, self._see(), self.rules)))
 
@@ -246,6 +321,8 @@ class NodeAgent:
         self._told_waiting = (-1, -1)
         self._was_first_node = rank == 0
         self._lacking = None
+        self._proof.begin_job()
+        self._proof.round(lambda: self._ask(self.services.progress), runs=True)
         self._running = RunningJob(self.services.start_job(generation, rank), generation)
 
     def _stop_job(self, action: StopJob) -> None:
@@ -275,8 +352,11 @@ class NodeAgent:
         if code is None:
             return
         generation, self._running = self._running.generation, None
+        if code not in RUN_ENDS and not self._proof.given:
+            self._proof.check(self._ask(self.services.progress))  # it may have committed a step as its last act
         self.exit_code = code if code == EXIT_CODES[INTERRUPTED] else EXIT_CODES[UNCOMMITTED]
-        state, actions = job_ended(self.state, self._judge(code, generation))
+        end = self._judge(code, generation)
+        state, actions = job_ended(self.state, end)
         # 64 hosts that end together need not all report it: one that does not see the end at its next look reports it.
         self._act(state, actions if self._was_first_node else ())
         self._look.at = 0.0 if self._was_first_node else time.monotonic() + FOLLOW_SECONDS
@@ -299,9 +379,11 @@ class NodeAgent:
             return GenerationEnd(host, "the next generation has begun")
         if self.state.phase == "stopping":
             return GenerationEnd(host, f"the job ended with {describe_exit(code)}")  # killed, for a known reason
-        return self._count_crash(code)
+        return self._count_crash(code, generation)
 
-    def _count_crash(self, code: int) -> GenerationEnd:
+    def _count_crash(self, code: int, generation: JobGeneration) -> GenerationEnd:
+        if (unmet := self._count_unmet(code, generation)) is not None:
+            return unmet
         number = self._restarts.crashed(self._ask(self.services.resumed_step))
         why = describe_exit(code)
         if number is None:
@@ -315,6 +397,22 @@ class NodeAgent:
         )
         self._suspect = True
         return GenerationEnd(self.identity.host, f"the job failed on {self.identity.host} ({why})")
+
+    def _count_unmet(self, code: int, generation: JobGeneration) -> GenerationEnd | None:
+        """Count generations in a row whose hosts do not find each other: the last host is replaced, then the run ends."""
+        if len(generation.members) == 1 or self._ask(lambda: self.services.has_met(generation.number)) is not False:
+            return None
+        host = self.identity.host
+        count = 1 + (self._ask(lambda: self.meeting.ended_so(UNMET, generation.number - 1)) or 0)
+        reason = f"{UNMET}, {count} times in a row ({describe_exit(code)})"
+        if count >= 2 * UNMET_GENERATIONS:
+            hint = "one was replaced meanwhile; does their security group admit itself?"
+            return GenerationEnd(host, f"{reason}; {hint}", code)
+        if count == UNMET_GENERATIONS and host == generation.members[-1]:
+            self.machines.replace_me(reason)
+            self.state = dataclasses.replace(self.state, leaving=GenerationEnd(host, reason))
+            self.exit_code = EXIT_CODES["preflight"]
+        return GenerationEnd(host, reason)
 
     def _is_current(self, generation: JobGeneration) -> bool:
         try:
@@ -352,7 +450,11 @@ class NodeAgent:
         if reason is not None:
             self._act(*must_go(self.state, GenerationEnd(self.identity.host, reason, code)))
         elif self._lacking is not None and self._lacking[1]:
-            self.machines.lack_nodes(self._lacking[0], self.rules.wanted, time.monotonic() - self._waits_since)
+            waited = time.monotonic() - self._waits_since
+            hopeless = self.machines.lack_nodes(self._lacking[0], self.rules.wanted, waited)
+            if hopeless is not None:
+                code = EXIT_CODES[INTERRUPTED if self._ask(self.services.progress) else UNCOMMITTED]
+                self._act(*must_go(self.state, GenerationEnd(self.identity.host, hopeless, code)))
 
     def _must_go(self, reason: str) -> None:
         if self.state.leaving is None and self.state.phase != "gone":
@@ -396,14 +498,30 @@ class NodeAgent:
             time.sleep(ROUND_SECONDS)
 
     def _give_back(self) -> None:
+        """Give the machines back. The groups are set to zero before anything else, and before this machine ends.
+
+        A machine that ended while its group still asks for it would be replaced, so the request is repeated.
+        """
+        self._proof.finish()
         if self._over:
+            self._until_done(lambda: self.machines.set_desired(0))
             self._ask(lambda: self.machines.end_run(self.exit_code))
-            self.machines.set_desired(0)
             if self._was_first_node:
                 self.machines.delete_groups()
         self.machines.terminate_me()
 
+    def _until_done(self, work: Callable[[], bool]) -> None:
+        until = time.monotonic() + GIVE_BACK_SECONDS
+        wait = 1.0
+        while self._ask(work) is not True and time.monotonic() < until:
+            self._record_left()  # its cost counts meanwhile
+            wait = min(GIVE_BACK_WAIT_SECONDS, 2 * wait)
+            time.sleep(random.uniform(wait / 2, wait))
+
     def _end(self) -> None:
         if self._running is not None:  # after an error in the agent, no process may stay behind
             self._running.job.kill()
+        self._record_left()
+
+    def _record_left(self) -> None:
         self._try(lambda: self.meeting.beat("left", {"phase": "gone", "spend": self.services.spend()}))

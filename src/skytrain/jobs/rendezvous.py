@@ -19,7 +19,7 @@ from typing import Any
 
 from ..config import EXIT_CODES, SUPERSEDED, SkytrainError
 from ..runs import BOOT_SHAPE, DamagedRecord, HostRecord, Presence, host_key, host_record, meeting_folder, read_object
-from ..storage import Store
+from ..storage import NotFound, Store
 from .generations import EndGeneration, GenerationEnd, JobGeneration, MeetingView, Propose, machine_of
 
 _GENERATION = re.compile(r"(?P<number>\d+)\.(?P<end>(ended|over)\.)?json")
@@ -40,6 +40,7 @@ class MeetingObjects:
     newest: int  # the number of the newest generation; 0 without one
     ended: bool
     over: bool
+    last_over: int = 0  # the newest generation that is over, which may be an earlier one; 0 without one
     boots: tuple[HostRecord, ...] = ()  # written by boot scripts; only their cost counts
 
 
@@ -65,6 +66,7 @@ def list_meeting(store: Store, run: str) -> MeetingObjects:
         newest=newest,
         ended="ended." in kinds,
         over="over." in kinds,
+        last_over=max((number for number, found in ends.items() if "over." in found), default=0),
         boots=tuple(host for host in hosts if host.shape == BOOT_SHAPE),
     )
 
@@ -96,11 +98,13 @@ def read_generation(store: Store, run: str, meeting: MeetingObjects) -> Generati
         return None
     key = generation_key(run, meeting.newest)
     try:
-        members = tuple(str(host) for host in read_object(store, key)["members"])
-        if not meeting.ended and not meeting.over:
+        generation = read_object(store, key)
+        members = tuple(str(host) for host in generation["members"])
+        end = _final_end(store, run, meeting, generation.get("launch"))
+        if end is None and not meeting.ended:
             return GenerationRecord(number=meeting.newest, members=members)
-        key = generation_key(run, meeting.newest, "over" if meeting.over else "ended")
-        end = read_object(store, key)
+        key = generation_key(run, meeting.newest, "ended")
+        end = end or read_object(store, key)
         return GenerationRecord(
             number=meeting.newest,
             members=members,
@@ -110,6 +114,17 @@ def read_generation(store: Store, run: str, meeting: MeetingObjects) -> Generati
         )
     except (KeyError, TypeError) as error:
         raise DamagedRecord(store, key, error) from None
+
+
+def _final_end(store: Store, run: str, meeting: MeetingObjects, launch: str | None) -> dict[str, Any] | None:
+    """Return the end of the run: of the newest generation, or of one before it in the same launch.
+
+    A proposal may arrive after the end of the run. Its generation changes nothing.
+    """
+    if not meeting.last_over:
+        return None
+    end = read_object(store, generation_key(run, meeting.last_over, "over"))
+    return end if meeting.over or (launch is not None and end.get("launch") == launch) else None
 
 
 @dataclass(frozen=True)
@@ -174,9 +189,13 @@ class MeetingStore:
             if each.presence == "ready" and each.shape == self._identity.shape
         }
         newest = self._read_generation(meeting.newest) if meeting.newest else None
-        end = self._read_end(meeting)
+        end = self._read_end(meeting, meeting.newest, "over" if meeting.over else "ended")
         if self._history is None:
-            self._history = meeting.newest if meeting.over else 0
+            self._history = meeting.last_over
+        if 0 < meeting.last_over < meeting.newest:
+            # The end of the run is final: a proposal that arrived after it changes nothing.
+            final = self._read_end(meeting, meeting.last_over, "over")
+            end = final if final is not None and final.exit_code is not None else end
         return MeetingView(ready, newest, end)
 
     def propose(self, action: Propose, address: str, port: int) -> None:
@@ -185,6 +204,7 @@ class MeetingStore:
             "address": address,
             "port": port,
             "rendezvous_id": f"{self._identity.run}-{action.number}-{secrets.token_hex(8)}",
+            "launch": self._identity.launch,
         }
         self._store.create(generation_key(self._identity.run, action.number), json.dumps(body).encode())
 
@@ -196,6 +216,19 @@ class MeetingStore:
             return False
         body = {**asdict(end), "launch": self._identity.launch}
         return self._store.create(generation_key(self._identity.run, action.number, kind), json.dumps(body).encode())
+
+    def ended_so(self, reason: str, last: int) -> int:
+        """Return how many generations up to `last` ended in a row with a reason that begins so."""
+        count = 0
+        while count < last:
+            try:
+                body = read_object(self._store, generation_key(self._identity.run, last - count, "ended"))
+            except NotFound:
+                break
+            if not str(body.get("reason", "")).startswith(reason):
+                break
+            count += 1
+        return count
 
     def _read_generation(self, number: int) -> JobGeneration:
         if number not in self._generations:
@@ -209,17 +242,16 @@ class MeetingStore:
             )
         return self._generations[number]
 
-    def _read_end(self, meeting: MeetingObjects) -> GenerationEnd | None:
-        if not meeting.ended and not meeting.over:
+    def _read_end(self, meeting: MeetingObjects, number: int, kind: str) -> GenerationEnd | None:
+        if number == meeting.newest and not meeting.ended and not meeting.over:
             return None
-        kind = "over" if meeting.over else "ended"
-        if (meeting.newest, kind) not in self._ends:
-            body = json.loads(self._store.read(generation_key(self._identity.run, meeting.newest, kind)))
+        if (number, kind) not in self._ends:
+            body = json.loads(self._store.read(generation_key(self._identity.run, number, kind)))
             end = GenerationEnd(body["by"], body["reason"], body["exit_code"], body["saves"])
-            self._ends[meeting.newest, kind] = end, body.get("launch")
-        end, launch = self._ends[meeting.newest, kind]
+            self._ends[number, kind] = end, body.get("launch")
+        end, launch = self._ends[number, kind]
         # The end of an earlier launch is history: repeating the command resumes the run.
-        earlier = meeting.newest <= self._history if self._history is not None else True
+        earlier = number <= self._history if self._history is not None else True
         if launch != self._identity.launch or (launch is None and earlier):
             return replace(end, exit_code=None)
         return end

@@ -42,6 +42,7 @@ from .supervision import ClaimedAttempt, JobError, JoinedGeneration, ResumeProgr
 
 POLL_SECONDS = 0.1
 FIRST_NODE_SECONDS = 5.0  # grace period before node 0 is reported late
+READY_SECONDS = 120.0  # for node 0 of a generation, whose agent runs, to start its job: two cold imports of torch
 # Limit on the other nodes joining, at the start or after a crash, with a cold import of torch.
 OTHERS_SECONDS = START_SECONDS + 60.0
 LEAVE_SECONDS = 60.0  # limit on workers exiting after they have reported how they ended
@@ -96,7 +97,8 @@ def supervise(config: Config, arguments: Sequence[str], layout: ProcessLayout, t
     max_restarts = config.trainer.max_restarts if layout.generation is None else 0
     if layout.nodes > 1:
         if layout.node_rank > 0:
-            _find_first_node(str(layout.rendezvous), tell)
+            # The hosts of a generation were all ready a moment ago.
+            _find_first_node(str(layout.rendezvous), tell, READY_SECONDS if layout.generation else START_SECONDS)
         # torchrun restarts all nodes together, and counts as Restarts does (see agent.py); when it ends, no restart is left.
         command = [*torchrun(layout, max_restarts), *command]
         max_restarts = 0
@@ -117,13 +119,13 @@ def supervise(config: Config, arguments: Sequence[str], layout: ProcessLayout, t
         return code
 
 
-def _find_first_node(rendezvous: str, tell: Callable[[str], None]) -> None:
+def _find_first_node(rendezvous: str, tell: Callable[[str], None], seconds: float) -> None:
     """Wait for node 0 with a message. torchrun would wait silently, and end with a traceback."""
     try:
         check_reachable(rendezvous, FIRST_NODE_SECONDS)
     except NoRendezvous:
-        tell(f"nothing answers at {rendezvous} yet; waiting up to {format_seconds(START_SECONDS)} for node 0")
-        check_reachable(rendezvous, START_SECONDS)
+        tell(f"nothing answers at {rendezvous} yet; waiting up to {format_seconds(seconds)} for node 0")
+        check_reachable(rendezvous, seconds)
 
 
 def torchrun(layout: ProcessLayout, max_restarts: int) -> list[str]:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
-from ..aws import AwsSession, open_session
+from ..aws import AwsSession, CloudError, open_session
 from ..config import Config, SkytrainError
 from ..report import (
     describe_status,
@@ -17,8 +17,9 @@ from ..report import (
     sweep_rows,
     text_table,
 )
-from ..runs import NoRuns, RunStatus
-from ..targets import AccountState, RunJobs, account_state, status, target_of
+from ..runs import NoRuns, RunStatus, launches_of
+from ..storage import open_store
+from ..targets import AccountState, RunJobs, account_state, built_in_target, status, target_of
 from ..tuning import SweepStatus, find_sweep_status
 
 
@@ -31,11 +32,13 @@ class Overview:
     missing: str | None  # why the store has none, where the target or the account still say something
     jobs: RunJobs | None
     account: AccountState | None
+    trouble: str | None = None  # why machines of the run's last launch ended before they did any work
 
     def to_json(self) -> str:
         shown = [dataclasses.asdict(each) for each in self.runs]
         facts: dict[str, object] = {} if self.jobs is None else {"jobs": self.jobs.facts}
         facts |= dataclasses.asdict(self.account) if self.account is not None else {}
+        facts |= {"trouble": self.trouble} if self.trouble is not None else {}
         runs = shown[0] if self.run and shown else shown
         return json.dumps({"runs": runs, **facts} if facts else runs, indent=1, default=str)
 
@@ -53,6 +56,7 @@ class Overview:
             machines = self.account.machines
             lines += ["", text_table(machine_rows(self.account)) if machines else "no machine runs in this account"]
             lines += machine_notes(self.account, self.runs)
+        lines += [self.trouble] if self.trouble is not None else []
         return "\n".join(lines)
 
 
@@ -71,7 +75,21 @@ def overview(config: Config, run: str | None) -> Overview:
         missing = str(error).partition("\n")[0]
     session = account_session(config) if run is None or jobs is None else None
     account = None if session is None else account_state(config, session, [each.run for each in runs], run)
-    return Overview(run=run, runs=runs, missing=missing, jobs=jobs, account=account)
+    trouble = _trouble(config, session, run) if run is not None and session is not None else None
+    return Overview(run=run, runs=runs, missing=missing, jobs=jobs, account=account, trouble=trouble)
+
+
+def _trouble(config: Config, session: AwsSession, run: str) -> str | None:
+    """Return why machines of the run's last launch ended before they did any work; None if AWS cannot be asked."""
+    store = open_store(config.store)
+    launches = [record for record in launches_of(store, run) if not record.failed]
+    target = built_in_target(launches[-1].target) if launches else None
+    if target is None:
+        return None
+    try:
+        return target.trouble(session, store, launches[-1])
+    except CloudError as error:
+        return f"unknown: {error.problem}"
 
 
 def account_session(config: Config) -> AwsSession | None:

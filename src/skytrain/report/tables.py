@@ -472,6 +472,8 @@ def view_rows(view: RunView) -> list[tuple[str, str]]:
         ended = f", ended: {view.generation.end_reason}" if view.generation.end_reason else ""
         rows.append(("generation", f"{view.generation.number}{ended}"))
     rows += [(_node_name(node), _node_text(node)) for node in view.nodes]
+    if view.trouble:
+        rows.append(("trouble", view.trouble))
     if view.left:
         rows.append(("left", plural(view.left, "node")))
     hidden = {"state", "attempts"} if view.by_agents else set[str]()
@@ -517,6 +519,7 @@ def view_line(view: RunView) -> str:
         f"MFU {status.mfu:.1%}" if running and status.mfu is not None else "",
         _dollars(status),
         f"kill time {view.launch.kill_at}" if view.launch is not None and view.launch.kill_at else "",
+        " ".join(view.trouble.split()) if view.trouble else "",
     ]
     return f"{view.at} {status.run} " + " | ".join(part for part in parts if part)
 

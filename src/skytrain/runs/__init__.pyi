@@ -34,6 +34,8 @@ from .launches import (
     LaunchRecord as LaunchRecord,
     create_launch as create_launch,
     current_offer as current_offer,
+    end_launch as end_launch,
+    ended_reason as ended_reason,
     is_superseded as is_superseded,
     launch_folder as launch_folder,
     launch_starts as launch_starts,

@@ -101,6 +101,22 @@ def stopped_key(record: LaunchRecord) -> str:
     return f"{launch_folder(record)}/stopped.json"
 
 
+def ended_key(record: LaunchRecord) -> str:
+    """Return the object that says why a launch ended that could not go on."""
+    return f"{launch_folder(record)}/ended.json"
+
+
+def end_launch(store: Store, record: LaunchRecord, reason: str) -> None:
+    """Record why a launch ends; the first reason counts."""
+    store.create(ended_key(record), json.dumps({"reason": reason}).encode())
+
+
+def ended_reason(store: Store, record: LaunchRecord) -> str | None:
+    """Return why a launch ended that could not go on; None if it did not."""
+    key = ended_key(record)
+    return str(read_object(store, key)["reason"]) if store.exists(key) else None
+
+
 def current_offer(store: Store, record: LaunchRecord) -> tuple[int, datetime]:
     """Return the number of the offer that is tried now, and since when, by the store's clock."""
     stats = store.list(f"{launch_folder(record)}/offers/")

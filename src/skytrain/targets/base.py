@@ -226,7 +226,14 @@ class LaunchTarget(Protocol):
         return None
 
     def next_offers(self, session: AwsSession, store: Store, record: LaunchRecord) -> Callable[[], str | None] | None:
-        """Return what tries a launch's next offer when there is no capacity, and says so. None: it has one offer."""
+        """Return what the following terminal does for a launch again and again, and says so. None: nothing.
+
+        It replaces lost machines, and tries the next offer when there is no capacity.
+        """
+        return None
+
+    def trouble(self, session: AwsSession, store: Store, record: LaunchRecord) -> str | None:
+        """Return in one line why machines of a launch ended before they did any work. None: they did, or it is unknown."""
         return None
 
     def gone_reason(self, store: Store, record: LaunchRecord) -> str:

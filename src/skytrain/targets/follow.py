@@ -1,4 +1,4 @@
-"""Follow a run until it ends. The terminal that launched it also tries the launch's next offer."""
+"""Follow a run until it ends. The terminal that launched it also replaces lost machines and tries the next offer."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from .run_view import RunView, RunWatch
 
 LOOK_SECONDS = 10.0
 TAGS_SECONDS = 30.0
+TROUBLE_SECONDS = 60.0
 GONE_LOOKS = 2  # in a row without a machine or a request for one, before the launch counts as over
 RESTART_SECONDS = 180.0  # in which a supervisor restarts a job that has failed
 KILL_GRACE = timedelta(minutes=5)
@@ -47,7 +48,8 @@ class RunEnd:
 class RunFollower:
     """One run, watched. `session` reads machines by their tags.
 
-    `launched`: this process has just launched the run, and tries the next offer when there is no capacity.
+    `launched`: this process has just launched the run; it replaces lost machines, and tries the next offer when there is
+    no capacity.
     """
 
     def __init__(self, config: Config, run: str, session: AwsSession | None = None, *, launched: bool = False) -> None:
@@ -64,7 +66,11 @@ class RunFollower:
         self._try_next_offer = None
         if launched and session is not None and self.record is not None and self._target is not None:
             self._try_next_offer = self._target.next_offers(session, self._store, self.record)
-        self._watch = RunWatch(self._store, run, self.record, self._read_machines, launched=launched)
+        self._trouble: str | None = None
+        self._trouble_at = 0.0
+        self._watch = RunWatch(
+            self._store, run, self.record, self._read_machines, launched=launched, trouble=self._find_trouble
+        )
 
     def look(self) -> RunView:
         return self._watch.look()
@@ -147,6 +153,15 @@ class RunFollower:
             self._machines = state.machines
             self._tags_at = time.monotonic() + TAGS_SECONDS
         return self._machines
+
+    def _find_trouble(self) -> str | None:
+        """Return why machines ended before they did any work; asked less often than the run is looked at."""
+        if self._session is None or self.record is None or self._target is None:
+            return None
+        if time.monotonic() >= self._trouble_at:
+            self._trouble = self._target.trouble(self._session, self._store, self.record)
+            self._trouble_at = time.monotonic() + TROUBLE_SECONDS
+        return self._trouble
 
 
 def _with_cause(reason: str, view: RunView) -> str:

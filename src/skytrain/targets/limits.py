@@ -147,9 +147,9 @@ def ended_in_store(record: LaunchRecord, store: Store) -> bool:
     if store.exists(stopped_key(record)):
         return True
     meeting = list_meeting(store, record.run)
-    if not meeting.over:
+    if not meeting.last_over:
         return False
-    return bool(read_object(store, generation_key(record.run, meeting.newest, "over")).get("launch") == record.id)
+    return bool(read_object(store, generation_key(record.run, meeting.last_over, "over")).get("launch") == record.id)
 
 
 def _begins(record: LaunchRecord, store: Store, now: datetime) -> bool:

@@ -15,6 +15,7 @@ from ..runs import (
     NoRuns,
     RunRecord,
     RunStatus,
+    ended_reason,
     hosts_usd,
     launch_starts,
     launched_runs,
@@ -79,6 +80,8 @@ def _launched_status(store: Store, record: LaunchRecord) -> RunStatus:
         state, reason = _state_of_job(store, record)
     elif store.exists(stopped_key(record)):
         state = "stopped"
+    elif (reason := ended_reason(store, record)) is not None:
+        state = "failed"
     usd = hosts_usd(store, record.run)
     return RunStatus(record.run, state, reason, since=record.launched_at, host=machines, usd=usd)
 
@@ -89,8 +92,8 @@ def _state_of_job(store: Store, record: LaunchRecord) -> tuple[str, str | None]:
     meeting = list_meeting(store, record.run)
     if record.verb == "serve" and (record.over_at <= datetime.now(UTC) or store.exists(stopped_key(record))):
         return done, None
-    if meeting.over:
-        end = read_object(store, generation_key(record.run, meeting.newest, "over"))
+    if meeting.last_over:
+        end = read_object(store, generation_key(record.run, meeting.last_over, "over"))
         if end.get("launch") == record.id:
             return (done, None) if end["exit_code"] == 0 else ("failed", str(end["reason"]))
     return (works if meeting.newest and not meeting.ended and not meeting.over else LAUNCHED), None

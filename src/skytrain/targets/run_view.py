@@ -63,6 +63,7 @@ class RunView:
     generation: GenerationRecord | None
     launch: LaunchView | None
     by_agents: bool  # node agents run it, which begin a new generation after an interruption
+    trouble: str | None = None  # why its machines ended before they did any work
 
     @property
     def trains(self) -> bool:
@@ -94,7 +95,9 @@ class RunWatch:
         machines: Callable[[], Sequence[AccountMachine]] | None = None,
         *,
         launched: bool = False,
+        trouble: Callable[[], str | None] = lambda: None,
     ) -> None:
+        self._trouble = trouble
         self._store = store
         self._run = run
         self._record = record
@@ -128,6 +131,7 @@ class RunWatch:
             generation=generation,
             launch=launch,
             by_agents=self._launched or agents,
+            trouble=None if any(node.state in ("trains", "joins") for node in nodes) else self._trouble(),
         )
 
     def _launch(self) -> LaunchView | None:

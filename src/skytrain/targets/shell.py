@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from ..aws import CloudResource, open_session
 from ..config import Config, SkytrainError
+from ..jobs import ENDPOINT_PORT
 from .account import machines_of
 
 PLUGIN_PAGE = (
     "https://docs.aws.amazon.com/systems-manager/latest/userguide/session-manager-working-with-install-plugin.html"
 )
 CLI_PAGE = "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html"
-ENDPOINT_PORT = 8000  # of an endpoint on a rented machine
 
 
 @dataclass(frozen=True)

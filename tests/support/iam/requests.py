@@ -74,6 +74,8 @@ _NAMED: dict[tuple[str, str], tuple[str, str, str]] = {
     ("ec2", "DeleteNatGateway"): ("NatGatewayId", "ec2", "natgateway/{}"),
     ("ec2", "DisassociateAddress"): ("AssociationId", "ec2", "elastic-ip/{}"),
     ("autoscaling", "SetDesiredCapacity"): ("AutoScalingGroupName", "autoscaling", _GROUP),
+    ("autoscaling", "CompleteLifecycleAction"): ("AutoScalingGroupName", "autoscaling", _GROUP),
+    ("autoscaling", "RecordLifecycleActionHeartbeat"): ("AutoScalingGroupName", "autoscaling", _GROUP),
     # The group of the instance, whose name the request does not have.
     ("autoscaling", "TerminateInstanceInAutoScalingGroup"): ("InstanceId", "autoscaling", _GROUP),
     ("autoscaling", "DeleteAutoScalingGroup"): ("AutoScalingGroupName", "autoscaling", _GROUP),

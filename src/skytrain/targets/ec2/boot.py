@@ -6,10 +6,16 @@ import shlex
 from dataclasses import dataclass
 from datetime import datetime
 
+from ...config import EXIT_CODES, INTERRUPTED, SUPERSEDED, UNCOMMITTED
+
 GRACE_SECONDS = 300  # after the group's kill time, for a machine that AWS has not ended yet
 COUNT_SECONDS = 8  # between two records of a booting machine's cost
 COUNT_AHEAD_SECONDS = 13  # for which each of them counts: until the next one is written
 STOP_SECONDS = 150  # for a save after SIGTERM: more than a spot notice's two minutes
+AGENT_RESTARTS = 3  # of an agent that was killed, on the same machine
+ENDS = "skytrain: this machine ends: "  # before the cause, in the log of a boot and on the console
+
+ORDERLY = ("budget", INTERRUPTED, SUPERSEDED, UNCOMMITTED)  # ends of an agent that need no explanation
 
 SYSTEMD_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(1, 32), 127)} | {
     ord("\\"): "\\\\", ord('"'): '\\"', ord("%"): "%%", ord("$"): "$$", ord("\n"): "\\n",
@@ -21,16 +27,26 @@ left=$(({end} - $(date +%s))); [ $left -gt 0 ] || {{ shutdown -h now; exit 1; }}
 set -euo pipefail
 exec > >(tee -a /var/log/skytrain-boot.log) 2>&1
 export AWS_DEFAULT_REGION={region} HOME=/root
-report() {{
+aws() {{ command aws "$@" --cli-connect-timeout=10 || return; }} # a store that is out of reach costs minutes otherwise
+doing='ask what its group has started'
+report() {{ # the cause, to the console and to the store; nothing replaces a machine that has not proved itself
+  echo "{ends}it could not $doing"
   sleep 1 # for the last lines of the log
-  local machine; machine=$(cat /sys/class/dmi/id/board_asset_tag || hostname)
+  local machine; machine=$(cat /sys/class/dmi/id/board_asset_tag 2> /dev/null || hostname)
   aws s3 cp --only-show-errors /var/log/skytrain-boot.log {failures}/"$machine".log || true
-  if [ "$(aws s3 ls {failures}/ | wc -l)" -ge {most_failures} ]; then
-    aws autoscaling set-desired-capacity --auto-scaling-group-name {group} --desired-capacity 0 || true
-  fi
   shutdown -h now
 }}
-trap report ERR
+trap '[ $? = 0 ] || report' EXIT
+# AWS starts others when it has waited two hours for dead machines. It stops when too many came without a committed step.
+started=$(aws autoscaling describe-scaling-activities --auto-scaling-group-name {group} --max-items=100 --output=text \
+  --query='Activities[?starts_with(Description, `Launching a new EC2 instance: `)].[StatusCode,StartTime,EndTime]' |
+  awk '$1 == "Successful" && $3 > proof {{ proof = $3 }} {{ at[NR] = $2 }}
+    END {{ for (i in at) if (at[i] > proof) count++; print count + 0 }}') || started=0
+if [ "${{started:-0}}" -gt {most_machines} ]; then
+  doing="join: its group has started $started machines without a committed step, and is set to zero"
+  aws autoscaling set-desired-capacity --auto-scaling-group-name {group} --desired-capacity=0 || true
+  false
+fi
 count() {{ # what this machine costs, until its agent counts it
   local at=http://169.254.169.254/latest token id began age up now seconds usd
   set +e
@@ -47,33 +63,60 @@ count() {{ # what this machine costs, until its agent counts it
     usd=$(awk "BEGIN {{ print $seconds * {usd_per_hour} / 3600 }}")
     printf '{{"spend": {{"usd": %s, "usd_per_hour": {usd_per_hour}, "machines": {{"%s": {{"usd": %s, "seconds": %s, "boot": "%s", "boot_seconds": %s}}}}}}}}' \\
       "$usd" "$id $began+00:00" "$usd" $seconds "$(cat /proc/sys/kernel/random/boot_id)" $((now + {ahead_seconds})) |
-      aws s3 cp --only-show-errors - {meeting}/boot/"$id".json
+      aws s3 cp --only-show-errors - {meeting}/boot/"$id".json 2> /dev/null
     sleep {every_seconds}
   done
 }}
 count & counting=$!
+doing='make its Python environment'
 cache=/var/cache/skytrain; mountpoint -q /opt/dlami/nvme && cache=/opt/dlami/nvme/skytrain
 mkdir -p $cache /opt/skytrain/bundle /opt/skytrain/config
 {environment}
+doing='read '{bundle}
 aws s3 cp --only-show-errors --recursive {bundle} /opt/skytrain/bundle
 (cd /opt/skytrain/bundle && sha256sum --quiet -c SHA256SUMS)
+doing='read '{config}
 aws s3 cp --only-show-errors {config} - | tar -xz -C /opt/skytrain/config
+doing='install its packages'
 pip=(/opt/skytrain/bundle/pip-*.whl)
 /opt/skytrain/venv/bin/python "${{pip[0]}}/pip" install --quiet --no-index --find-links /opt/skytrain/bundle {requirements}
 cat > /opt/skytrain/environment <<END
 AWS_REGION={region}
 SKYTRAIN_CACHE=$cache
 END
+cat > /opt/skytrain/ended <<'END'
+#!/bin/bash
+# After every end of the agent. One that was killed is started again a few times; any other end is the machine's.
+ends=$(($(cat /run/skytrain-ends 2> /dev/null || echo 0) + 1))
+echo $ends > /run/skytrain-ends
+[[ $EXIT_CODE == exited || $EXIT_STATUS == TERM || $ends -gt {restarts} ]] || exit 0
+case $EXIT_STATUS in
+  0 | {orderly}) ;;
+  *)
+    lines=$(journalctl -u skytrain-node -n 30 -o cat --no-pager 2> /dev/null)
+    said=$(grep -v '^[[:space:]]*$' <<< "$lines" | tail -n 1)
+    why="{ends}its agent ended ($EXIT_CODE $EXIT_STATUS, end $ends)${{said:+: $said}}"
+    printf '%s\n' "$lines" "$why" | tee /dev/console /opt/skytrain/ended.log
+    aws s3 cp --only-show-errors --cli-connect-timeout=10 /opt/skytrain/ended.log \
+      {failures}/"$(cat /sys/class/dmi/id/board_asset_tag 2> /dev/null || hostname)".log
+    ;;
+esac
+shutdown -h now
+END
+chmod +x /opt/skytrain/ended
 cat > /etc/systemd/system/skytrain-node.service <<'END'
 [Unit]
 Description=Skytrain node agent
 After=network-online.target
 Wants=network-online.target
+StartLimitIntervalSec=0
 [Service]
 EnvironmentFile=/opt/skytrain/environment
 WorkingDirectory=/opt/skytrain/config
 ExecStart=/opt/skytrain/venv/bin/skytrain {command}
-ExecStopPost=/sbin/shutdown -h now
+ExecStopPost=/opt/skytrain/ended
+Restart=on-abnormal
+RestartSec=2
 KillMode=mixed
 TimeoutStopSec={stop_seconds}
 PrivateTmp=true
@@ -84,7 +127,7 @@ LimitNOFILE=1048576
 END
 systemctl daemon-reload
 kill $counting 2> /dev/null || true
-trap - ERR
+trap - EXIT
 systemctl start --no-block skytrain-node
 """
 # An environment with the image's Python only.
@@ -109,7 +152,7 @@ class BootScript:
     python: str  # of the image
     requirements: tuple[str, ...]
     command: tuple[str, ...]  # of skytrain: node ...
-    most_failures: int  # failed boots after which the group is set to zero
+    most_machines: int  # that may start without a committed step; the next one sets the group to zero
     meeting: str  # s3:// URL of the folder in which the run's machines meet
     usd_per_hour: float  # of this machine
     image_packages: bool = True  # use the packages of the image's Python, such as its torch
@@ -127,7 +170,10 @@ class BootScript:
             requirements=shlex.join(self.requirements),
             command=_systemd_quoted(self.command),
             stop_seconds=STOP_SECONDS,
-            most_failures=self.most_failures,
+            most_machines=self.most_machines,
+            restarts=AGENT_RESTARTS,
+            ends=ENDS,
+            orderly=" | ".join(str(EXIT_CODES[cause]) for cause in ORDERLY),
             meeting=shlex.quote(self.meeting),
             usd_per_hour=f"{self.usd_per_hour:.4f}",
             every_seconds=COUNT_SECONDS,

@@ -65,9 +65,9 @@ from ..plans import PlannedJob, Trials, compose_plan, plan_file, plan_run
 from ..wheels import PLATFORMS, UBUNTU_PLATFORMS, ImagePython
 from .boot import BootScript
 from .machines import removal_calls
+from .replacement import most_machines
 from .requests import GroupSpec, group_name, kill_time, launch_calls
 
-BOOT_FAILURES_PER_NODE = 3  # after which the group is set to zero
 DELETE_GROUP = "DeleteAutoScalingGroup"
 SMOKE_SUFFIX = "-smoke"  # of a smoke run's name
 START_SECONDS = 180.0  # in which the last act of a smoke run starts the run
@@ -279,7 +279,7 @@ def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineIma
         image_packages=image.torch_version is not None and draft.plan.job != "serve",
         requirements=draft.bundle.requirements,
         command=command,
-        most_failures=BOOT_FAILURES_PER_NODE * offer.nodes,
+        most_machines=most_machines(offer.nodes),
         meeting=store.url(f"runs/{draft.run}/meeting"),
         usd_per_hour=record.groups[number].usd_per_hour,
     )

@@ -1,5 +1,8 @@
 """The Auto Scaling groups of a launch: how a node or a terminal grows them, ends them and counts what they cost.
 
+A machine that was lost before it proved itself is replaced only by a live node or by the terminal that follows the run,
+within the limits of `replacement.py`. The grants are objects in the store, created only if they do not exist.
+
 No capacity: after a while without machines, the launch's next offer is tried, by whoever is awake. Which offer is
 current is an object in the store, created only if it does not exist, so that a terminal and a node never try
 different ones.
@@ -9,8 +12,10 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -22,6 +27,7 @@ from ...runs import (
     LaunchedGroup,
     LaunchRecord,
     current_offer,
+    end_launch,
     is_superseded,
     launch_folder,
     mark_failed,
@@ -30,12 +36,23 @@ from ...runs import (
     started_key,
 )
 from ...storage import Retry, Store, StoreError
+from .history import GROUP_TAG, described, ended_at, started_machines, why_ended
+from .replacement import (
+    HOOK,
+    HOOK_SECONDS,
+    UNPROVEN,
+    Grant,
+    LaunchSlots,
+    Replacements,
+    decide_replacements,
+    may_try_offer,
+    read_slots,
+)
 
-ENDED_AT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
-GROUP_TAG = "aws:autoscaling:groupName"
 OFFER_SECONDS = 60.0  # between two looks at an offer that lacks machines
 LEAVING = Retry(seconds=20.0, first_wait_seconds=2.0, longest_wait_seconds=5.0)  # of a node, which costs money
-UNFIT_PER_NODE = 3  # machines that fail their health check, after which a launch ends
+NO_ACTION = "No active Lifecycle Action"  # AWS's answer for a machine that does not wait for its proof
+PROVEN = re.compile(r"/proven/(\d+)-")
 
 
 def count_ended(session: AwsSession, store: Store, record: LaunchRecord) -> list[str]:
@@ -53,9 +70,8 @@ def count_ended(session: AwsSession, store: Store, record: LaunchRecord) -> list
         group = next((tag["Value"] for tag in instance.get("Tags", []) if tag["Key"] == GROUP_TAG), "")
         if name in known or group not in prices:
             continue
-        said = ENDED_AT.search(instance.get("StateTransitionReason", ""))
         # Without the time of its end, it is counted until now: too much rather than too little.
-        ended = datetime.fromisoformat(said[1]).replace(tzinfo=UTC) if said else now
+        ended = ended_at(instance) or now
         launched: datetime = instance["LaunchTime"].astimezone(UTC)
         seconds = max(0.0, (ended - launched).total_seconds()) + 1.0  # both are whole seconds
         usd = seconds * prices[group] / 3600
@@ -103,6 +119,8 @@ def try_next_offer(session: AwsSession, store: Store, record: LaunchRecord, now:
     ):
         return None
     following = record.groups[number + 1]
+    if not may_try_offer(following.nodes, len(started_machines(session, record))):
+        return None
     said = {"from": group.name, "to": following.name, "waited_seconds": round(waited)}
     store.create(offer_key(record, number + 1), json.dumps(said).encode())
     set_sizes(session, record, number + 1)
@@ -124,10 +142,98 @@ def set_size(group: LaunchedGroup, count: int) -> Call:
     return Call("autoscaling", "SetDesiredCapacity", named)
 
 
-class OfferTurns:
-    """Tries the launch's next offer when the current one has lacked machines for `cloud.patience`, as seen from here.
+class Replacer:
+    """Lets AWS replace the launch's dead machines that had not proved themselves, as far as `decide_replacements` allows.
 
-    Seen from here: a machine that was lost and is being replaced after hours of training does not mean a lack of capacity.
+    Every request may be repeated, and several processes may act at the same time.
+    """
+
+    def __init__(self, session: AwsSession, store: Store, record: LaunchRecord, tell: Callable[[str], None]) -> None:
+        self._session = session
+        self._store = store
+        self._record = record
+        self._tell = tell
+        self._missing: frozenset[str] = frozenset()  # machines that EC2 did not know at the last look
+
+    def __call__(self) -> tuple[LaunchSlots, Replacements]:
+        """Look, replace what may be replaced, and return both. Raises CloudError and StoreError."""
+        number, _ = current_offer(self._store, self._record)
+        group = self._record.groups[number]
+        if is_superseded(self._store, self._record):  # a terminal that slept, or a machine that was cut off
+            return LaunchSlots(group.nodes, (), 0), Replacements()
+        view = self.look(group)
+        decided = decide_replacements(view)
+        for instance in decided.again:
+            self._abandon(group, instance)
+        for grant in decided.grants:
+            self._grant(group, grant)
+        return view, decided
+
+    def look(self, group: LaunchedGroup) -> LaunchSlots:
+        """Return the places of a group, and the grants so far; a group that is at zero has none."""
+        named = Call("autoscaling", "DescribeAutoScalingGroups", {"AutoScalingGroupNames": [group.name]})
+        found = next(iter(self._session.items(named, "AutoScalingGroups")), None)
+        if found is None or not found["DesiredCapacity"]:
+            return LaunchSlots(group.nodes, (), 0)
+        states = {one["InstanceId"]: one["State"]["Name"] for one in described(self._session, [group.name])}
+        slots = read_slots(found["Instances"], states, self._missing)
+        self._missing = frozenset(slot.instance for slot in slots) - states.keys()
+        return LaunchSlots(
+            nodes=group.nodes,
+            slots=slots,
+            started=len(started_machines(self._session, self._record)),
+            granted=tuple(self._grants().values()),
+        )
+
+    def replace_unfit(self, group: LaunchedGroup, instance: str) -> bool:
+        """Replace a machine that lives, has not proved itself, and is unfit; False if no grant is left."""
+        view = self.look(group)
+        slots = tuple(replace(slot, dead=slot.dead or slot.instance == instance) for slot in view.slots)
+        decided = decide_replacements(replace(view, slots=slots))
+        if instance in decided.again:
+            return self._abandon(group, instance)
+        grant = next((one for one in decided.grants if one.instance == instance), None)
+        # Another dead machine may come first: this one then takes the first number that is free.
+        return grant is not None and self._grant(group, replace(grant, number=len(view.granted)))
+
+    def _grants(self) -> dict[str, str]:
+        """Return the machines that were replaced since the last proof, by the keys of their grants."""
+        keys = [stat.key for stat in self._store.list(self._folder())]
+        return {key: str(json.loads(self._store.read(key))["instance"]) for key in keys}
+
+    def _folder(self) -> str:
+        proofs = [stat.key for stat in self._store.list(f"{launch_folder(self._record)}/proven/")]
+        progress = max((int(found[1]) for key in proofs if (found := PROVEN.search(key))), default=0)
+        return f"{launch_folder(self._record)}/grants/{progress:012d}/"
+
+    def _grant(self, group: LaunchedGroup, grant: Grant) -> bool:
+        body = {"instance": grant.instance, "at": datetime.now(UTC).isoformat(timespec="seconds")}
+        if not self._store.create(f"{self._folder()}{grant.number}.json", json.dumps(body).encode()):
+            return False  # somebody else took this number: the next look shows for which machine
+        self._tell(f"asking AWS for another machine in place of {grant.instance}, which ended before a committed step")
+        return self._abandon(group, grant.instance)
+
+    def _abandon(self, group: LaunchedGroup, instance: str) -> bool:
+        complete_hook(self._session, group.name, instance, "ABANDON")
+        return True
+
+
+def complete_hook(session: AwsSession, group: str, instance: str, result: str) -> None:
+    """End a machine's wait for its proof; one that does not wait any more is left as it is."""
+    named = {"LifecycleHookName": HOOK, "AutoScalingGroupName": group, "InstanceId": instance}
+    try:
+        session.perform(Call("autoscaling", "CompleteLifecycleAction", {**named, "LifecycleActionResult": result}))
+    except CloudError as error:
+        if NO_ACTION not in error.problem:
+            raise
+
+
+class LaunchKeeper:
+    """What the terminal does that launched the run and follows it: it replaces dead machines, and tries the next offer.
+
+    The offer is tried when the current one has lacked machines for `cloud.patience`, as seen from here: a machine that
+    was lost and is being replaced after hours of training does not mean a lack of capacity. When all machines are dead
+    and none may be replaced, the launch is ended, with the cause.
     """
 
     def __init__(self, session: AwsSession, store: Store, record: LaunchRecord) -> None:
@@ -136,6 +242,8 @@ class OfferTurns:
         self._record = record
         self._due = 0.0
         self._lacks: tuple[int, float] | None = None  # which offer, and since when
+        self._said: list[str] = []
+        self._replacer = Replacer(session, store, record, self._said.append)
 
     def __call__(self) -> str | None:
         """Look once a minute, and return what was done."""
@@ -143,6 +251,22 @@ class OfferTurns:
         if now < self._due:
             return None
         self._due = now + OFFER_SECONDS
+        self._said.clear()
+        view, decided = self._replacer()
+        if decided.hopeless and view.all_dead:
+            return self._end(view)
+        if offer := self._try_offer(now):
+            self._said.append(offer)
+        return "\n".join(self._said) or None
+
+    def _end(self, view: LaunchSlots) -> str:
+        why = why_ended(self._session, self._store, self._record) or "all machines ended"
+        end_launch(self._store, self._record, why)
+        for call in removal_calls(self._record):
+            remove_quietly(self._session, call, self._said.append)
+        return f"{view.started} machines have started without a committed step, and no more are asked for: {why}"
+
+    def _try_offer(self, now: float) -> str | None:
         number, _ = current_offer(self._store, self._record)
         group = self._record.groups[number]
         if machines_in(self._session, group) >= group.nodes:
@@ -166,6 +290,37 @@ class Ec2Machines:
         self._record = record
         self._instance = instance
         self._tell = tell
+        self._replacer = Replacer(session, store, record, tell)
+
+    def keep_waiting(self) -> bool:
+        """Let AWS wait on for this machine's proof; False if it does not wait: the machine is proven."""
+        group, state = self._place()
+        if group is None or not state.startswith(UNPROVEN):
+            return False
+        named = {"LifecycleHookName": HOOK, "AutoScalingGroupName": group.name, "InstanceId": self._instance}
+        try:
+            self._session.perform(Call("autoscaling", "RecordLifecycleActionHeartbeat", named))
+        except CloudError as error:
+            if NO_ACTION not in error.problem:
+                raise
+            return False
+        return True
+
+    def prove(self, progress: int) -> None:
+        """Complete this machine's hook: it has taken part in a committed step, and AWS replaces it from now on."""
+        group, _ = self._place()
+        if group is not None:
+            complete_hook(self._session, group.name, self._instance, "CONTINUE")
+            self._store.write(f"{launch_folder(self._record)}/proven/{progress:012d}-{self._instance}.json", b"{}")
+
+    def _place(self) -> tuple[LaunchedGroup | None, str]:
+        """Return this machine's group and its state in it; None if it has none of the launch."""
+        asked = Call("autoscaling", "DescribeAutoScalingInstances", {"InstanceIds": [self._instance]})
+        for found in self._session.perform(asked).get("AutoScalingInstances", []):
+            for group in self._record.groups:
+                if group.name == found["AutoScalingGroupName"]:
+                    return group, str(found["LifecycleState"])
+        return None, ""
 
     def end_run(self, exit_code: int) -> None:
         """After a smoke run: start the run that waits for it if all went well, else remove that run's groups."""
@@ -193,23 +348,28 @@ class Ec2Machines:
         except (CloudError, StoreError) as error:
             self._tell(f"warning: ended machines could not be counted: {error}")
 
-    def set_desired(self, count: int) -> None:
-        """Scale every group to `count`, which is 0: the run is over."""
+    def set_desired(self, count: int) -> bool:
+        """Scale every group to `count`, which is 0: the run is over. False if a request failed, and must be repeated."""
         assert count == 0, "a node ends its groups; the launch's offers decide how they grow"
-        self.count_ended()
-        for group in self._record.groups:
-            self._perform(set_size(group, 0))
+        done = [self._perform(set_size(group, 0)) for group in self._record.groups]
+        return all(done)
 
-    def lack_nodes(self, ready: int, wanted: int, seconds: float) -> None:
-        """Try the next offer if this host has waited for others longer than `cloud.patience`."""
-        if seconds < self._record.patience_seconds:
-            return
+    def lack_nodes(self, ready: int, wanted: int, seconds: float) -> str | None:
+        """Replace dead machines, or try the next offer after `cloud.patience`; return why the run cannot go on."""
         try:
-            told = try_next_offer(self._session, self._store, self._record, datetime.now(UTC))
-        except CloudError as error:
-            told = f"warning: the next offer could not be tried: {error}"
-        if told is not None:
-            self._tell(told)
+            view, decided = self._replacer()
+            if decided.hopeless:
+                why = why_ended(self._session, self._store, self._record, console=False) or "they ended"
+                reason = f"{view.started} machines have started since the last committed step: {why}"
+                end_launch(self._store, self._record, reason)
+                return reason
+            if seconds >= self._record.patience_seconds:
+                told = try_next_offer(self._session, self._store, self._record, datetime.now(UTC))
+                if told is not None:
+                    self._tell(told)
+        except (CloudError, StoreError) as error:
+            self._tell(f"warning: lost machines could not be replaced, nor the next offer tried: {error}")
+        return None
 
     def delete_groups(self) -> None:
         """Delete templates and groups; a group that is deleted ends its machines, this one too.
@@ -221,26 +381,31 @@ class Ec2Machines:
                 self._perform(call)
 
     def replace_me(self, reason: str) -> None:
-        """Ask for another machine; after too many that were unfit the fault is not theirs, and all groups end."""
+        """Ask for another machine: AWS replaces a proven one, and a grant one that is not. The reason is recorded."""
         folder = f"{launch_folder(self._record)}/unfit/"
         try:
             self._store.write(f"{folder}{self._instance}.json", json.dumps({"reason": reason}).encode())
-            unfit = len(self._store.list(folder))
         except StoreError as error:
             self._tell(f"warning: {error}")
-            unfit = 0
-        if unfit >= UNFIT_PER_NODE * max(group.nodes for group in self._record.groups):
-            self._tell(f"{unfit} machines were unfit, the last one because {reason}: ending all")
-            self.set_desired(0)
-            return
-        self._tell(f"asking for another machine in place of {self._instance}: {reason}")
-        self._perform(_terminate(self._instance, shrink=False))
+        try:
+            group, state = self._place()
+            if group is None:
+                return
+            if not state.startswith(UNPROVEN):
+                self._tell(f"asking for another machine in place of {self._instance}: {reason}")
+                self._perform(_terminate(self._instance, shrink=False))
+            elif not self._replacer.replace_unfit(group, self._instance):
+                self._tell(f"{self._instance} is not replaced, because too many machines were: {reason}")
+        except (CloudError, StoreError) as error:
+            self._tell(f"warning: {self._instance} is not replaced: {error}")
 
     def terminate_me(self) -> None:
+        """End this machine, after those that could not record their own cost were counted."""
+        self.count_ended()
         self._perform(Call("ec2", "TerminateInstances", {"InstanceIds": [self._instance]}))
 
-    def _perform(self, call: Call) -> None:
-        remove_quietly(self._session, call, self._tell, LEAVING)
+    def _perform(self, call: Call) -> bool:
+        return remove_quietly(self._session, call, self._tell, LEAVING)
 
 
 def remove_quietly(session: AwsSession, call: Call, tell: Callable[[str], None], retry: Retry = WAITING) -> bool:
@@ -251,6 +416,22 @@ def remove_quietly(session: AwsSession, call: Call, tell: Callable[[str], None],
         tell(error_text(error))
         return False
     return True
+
+
+def trouble(session: AwsSession, store: Store, record: LaunchRecord) -> str | None:
+    """Return in one line what keeps the machines of a launch from working; None if nothing does."""
+    number, _ = current_offer(store, record)
+    view = Replacer(session, store, record, lambda _: None).look(record.groups[number])
+    if not view.unproven_dead:
+        return None
+    why = why_ended(session, store, record)
+    if why is None or not view.all_dead:
+        return why
+    command = f"skytrain stop {shlex.quote(record.run)} cloud=ec2"
+    tries = f"AWS tries again {HOOK_SECONDS // 3600} hours after each end, until the kill time"
+    return (
+        f"{why}\n  no machine runs, and nothing is charged; {tries}\n  try again now: {command}; then the same launch"
+    )
 
 
 def has_machines(session: AwsSession, record: LaunchRecord) -> bool:

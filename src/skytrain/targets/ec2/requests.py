@@ -1,7 +1,7 @@
 """The EC2 requests that rent a plan's machines: per offer one launch template, one group, and the end of that group.
 
-An Auto Scaling group replaces lost machines by itself, and its scheduled action ends them at the kill time, whatever
-becomes of the computer that launched them.
+An Auto Scaling group replaces lost machines by itself once they have proved themselves (`replacement.py`), and its
+scheduled action ends them at the kill time, whatever becomes of the computer that launched them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ...aws import Call, MachineImage, Tags, block_options
 from ...config import CloudConfig, SkytrainError
 from ...planning import PlannedOffer
 from .boot import BootScript
+from .replacement import HOOK, HOOK_SECONDS
 
 NAME_LENGTH = 100  # a launch template's name may have 128 characters
 USER_DATA_BYTES = 16 * 1024
@@ -148,7 +149,16 @@ def network_interfaces(group: GroupSpec) -> list[dict[str, Any]]:
 
 
 def scaling_group(group: GroupSpec) -> Call:
-    """Return the request for the group: all nodes in one zone, none of them yet."""
+    """Return the request for the group: all nodes in one zone, none of them yet.
+
+    Its hook keeps every new machine from being replaced until it has proved itself.
+    """
+    hook = {
+        "LifecycleHookName": HOOK,
+        "LifecycleTransition": "autoscaling:EC2_INSTANCE_LAUNCHING",
+        "HeartbeatTimeout": HOOK_SECONDS,
+        "DefaultResult": "ABANDON",
+    }
     parameters = {
         "AutoScalingGroupName": group.name,
         "LaunchTemplate": {"LaunchTemplateName": group.name, "Version": "1"},
@@ -157,6 +167,7 @@ def scaling_group(group: GroupSpec) -> Call:
         "DesiredCapacity": 0,
         "VPCZoneIdentifier": group.subnet,
         "HealthCheckType": "EC2",
+        "LifecycleHookSpecificationList": [hook],
         "Tags": group.own_tags.for_group(group.name),
     }
     return Call("autoscaling", "CreateAutoScalingGroup", parameters)

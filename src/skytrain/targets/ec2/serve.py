@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ...aws import Call, Tags, render_calls
 from ...config import SkytrainError, compose, format_bytes
+from ...jobs import ENDPOINT_PORT as PORT
 from ...planning import JobMaterial, Plan, PlanRequest, ServeWork, load_catalog, serve_plan
 from ...runs import Reporter, launches_of, next_launch
 from ...serving import ApiKey, ServedModel, choose_api_key
@@ -19,7 +20,6 @@ from ..checks import Finding, Preflight
 from ..lifecycle import rollback_on_error
 from ..plans import PlannedJob
 from ..serving import EXPORTED, ServeJob, key_command, model_key, plain_name, upload_model
-from ..shell import ENDPOINT_PORT as PORT
 from .launch import PreparedLaunch, prepare_launch, start_launch
 from .machines import remove_quietly
 from .requests import group_name

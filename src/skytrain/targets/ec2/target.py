@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...aws import AwsSession, find_metadata, log_destination, open_session, render_calls, stream_lines
 from ...config import EXIT_CODES, UNCOMMITTED, Config, SkytrainError
 from ...planning import JobKind
-from ...runs import LaunchRecord, Reporter, is_superseded, launch_folder, launches_of, read_launch
+from ...runs import LaunchRecord, Reporter, ended_reason, is_superseded, launch_folder, launches_of, read_launch
 from ...storage import Store, open_store
 from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, ShowRun
 from ..checks import Finding, Preflight
@@ -26,7 +26,7 @@ from .launch import (
     start_launch,
     wait_for_start,
 )
-from .machines import Ec2Machines, OfferTurns, has_machines
+from .machines import Ec2Machines, LaunchKeeper, has_machines, trouble
 
 if TYPE_CHECKING:
     from ...jobs import NodeRequest, RentedMachines
@@ -106,10 +106,15 @@ class Ec2Launcher(LaunchTarget):
     def is_live(self, session: AwsSession, record: LaunchRecord) -> bool:
         return has_machines(session, record)
 
-    def next_offers(self, session: AwsSession, store: Store, record: LaunchRecord) -> OfferTurns:
-        return OfferTurns(session, store, record)
+    def next_offers(self, session: AwsSession, store: Store, record: LaunchRecord) -> LaunchKeeper:
+        return LaunchKeeper(session, store, record)
+
+    def trouble(self, session: AwsSession, store: Store, record: LaunchRecord) -> str | None:
+        return trouble(session, store, record)
 
     def gone_reason(self, store: Store, record: LaunchRecord) -> str:
+        if (reason := ended_reason(store, record)) is not None:
+            return reason
         folder = f"{launch_folder(record)}/boot-failures"
         logs = store.list(f"{folder}/")
         failed = f"; {len(logs)} failed to boot, see {store.url(folder)}" if logs else ""
@@ -126,6 +131,8 @@ class Ec2Launcher(LaunchTarget):
         live = live_launch([record], store, datetime.now(UTC), ask_account(session, store)) is not None
         state = "no machine has begun to work on it" if live else "it has no machines any more"
         said = [f"{run}: launched at {record.launched_at}, {record.groups[0].text}; {state}"]
+        why = ended_reason(store, record) or self.trouble(session, store, record)
+        said += [f"{run}: {why}"] if why is not None else []
         if (place := log_destination(config, run, on_ec2=True)) is not None:
             said = [*stream_lines(session, place.group, place.prefix, lines), *said]
         return JobLog(said, ended=not live)

@@ -258,13 +258,20 @@ class SlurmMachines:
     def end_run(self, exit_code: int) -> None:
         return
 
-    def set_desired(self, count: int) -> None:
+    def set_desired(self, count: int) -> bool:
         """Mark the run as over: the batch script then does not requeue the job."""
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / OVER).touch()
+        return True
 
-    def lack_nodes(self, ready: int, wanted: int, seconds: float) -> None:
+    def keep_waiting(self) -> bool:
+        return False
+
+    def prove(self, progress: int) -> None:
         return
+
+    def lack_nodes(self, ready: int, wanted: int, seconds: float) -> str | None:
+        return None
 
     def delete_groups(self) -> None:
         return

@@ -1,0 +1,47 @@
+"""What a job has done for good: it only grows, and nothing that happens to the machines takes it away."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable
+
+from ..checkpoints import committed_steps
+from ..config import Config
+from ..runs import attempt_numbers, read_attempt
+from ..storage import Store
+
+ENDPOINT_PORT = 8000  # of an endpoint on a rented machine
+ANSWER_SECONDS = 1.0
+
+
+def lasting_progress(store: Store, run: str, job: str, config: Config) -> int:
+    """Return how far a job has come: committed steps, trials, parts of data, or an endpoint that answers."""
+    measures: dict[str, Callable[[], int]] = {
+        "train": lambda: max(committed_steps(store, run), default=0),
+        "tune": lambda: _of_sweep(store, run.rpartition("-machine-")[0]),
+        "prepare": lambda: sum(len(store.list(f"{kind}/{config.data.name}/")) for kind in ("corpora", "tokens")),
+        "serve": lambda: int(_answers(ENDPOINT_PORT)),
+    }
+    return measures[job]()
+
+
+def has_met(store: Store, run: str, generation: int) -> bool:
+    """Return whether the hosts of a generation found each other: their job has claimed an attempt."""
+    newest = max(attempt_numbers(store, run), default=None)
+    return newest is not None and int(read_attempt(store, run, newest).get("generation") or 0) >= generation
+
+
+def _of_sweep(store: Store, sweep: str) -> int:
+    """Return the results of a sweep, and the committed steps of its trials."""
+    trial = re.compile(rf"{re.escape(sweep)}-\d+")
+    runs = [name for name in store.folders("runs/") if trial.fullmatch(name)]
+    return len(store.list(f"sweeps/{sweep}/trials/")) + sum(max(committed_steps(store, run), default=0) for run in runs)
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=ANSWER_SECONDS):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,111 @@
+"""What became of the machines of a launch: by AWS's activity history, EC2's descriptions, the store and the console.
+
+A machine that cannot reach the store cannot report there why it ends. AWS still knows that it started and when it ended,
+and its console has its last lines.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from ...aws import AwsSession, Call, CloudError
+from ...config import format_seconds, plural
+from ...runs import LaunchRecord, launch_folder
+from ...storage import Store, StoreError
+from .boot import ENDS
+from .replacement import ENDED, StartedMachine, read_history, since_proof
+
+GROUP_TAG = "aws:autoscaling:groupName"
+ENDED_AT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+CONSOLE_LINES = 3
+CONSOLE_LINE = 120  # characters
+CONSOLES = 2  # machines whose console is read: AWS allows few of these requests
+
+
+def described(session: AwsSession, groups: list[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield EC2's descriptions of the groups' instances; the ended ones are included for about an hour."""
+    filters = [{"Name": f"tag:{GROUP_TAG}", "Values": groups}]
+    for reservation in session.items(Call("ec2", "DescribeInstances", {"Filters": filters}), "Reservations"):
+        yield from reservation["Instances"]
+
+
+def started_machines(session: AwsSession, record: LaunchRecord) -> list[StartedMachine]:
+    """Return the machines that AWS has started for the launch since one proved itself."""
+    history: list[StartedMachine] = []
+    for group in record.groups:
+        asked = {"AutoScalingGroupName": group.name, "MaxRecords": 100, "IncludeDeletedGroups": True}
+        answer = session.perform(Call("autoscaling", "DescribeScalingActivities", asked))
+        history += read_history(answer.get("Activities", []))
+    return since_proof(history)
+
+
+def ended_at(instance: Mapping[str, Any]) -> datetime | None:
+    """Return when an instance ended, where EC2 says so."""
+    said = ENDED_AT.search(instance.get("StateTransitionReason", ""))
+    return datetime.fromisoformat(said[1]).replace(tzinfo=UTC) if said else None
+
+
+def why_ended(session: AwsSession, store: Store, record: LaunchRecord, *, console: bool = True) -> str | None:
+    """Return in one line which machines ended before a committed step, how soon and why; None if none has.
+
+    `console`: read the console where the store has no reason; machines themselves may not.
+    """
+    started = {machine.instance: machine.at for machine in started_machines(session, record)}
+    lives: dict[str, float | None] = {}
+    for one in described(session, [group.name for group in record.groups]):
+        if one["InstanceId"] in started and one["State"]["Name"] in ENDED:
+            end = ended_at(one)
+            lives[one["InstanceId"]] = (end - one["LaunchTime"]).total_seconds() if end else None
+    if not lives:
+        return None
+    known = [life for life in lives.values() if life is not None]
+    within = f" within {format_seconds(round(max(1.0, *known)))} of their launch" if known else ""
+    ended = f"{plural(len(lives), 'machine')} ended{within}"
+    causes = _reported(store, record, list(lives))
+    newest = sorted(lives, key=lambda name: started[name], reverse=True)
+    if not causes and console:
+        causes = [cause for name in newest[:CONSOLES] if (cause := _on_console(session, name))]
+    return f"{ended}: {causes[0] if causes else 'neither the store nor a console says why'}"
+
+
+def _reported(store: Store, record: LaunchRecord, machines: Sequence[str]) -> list[str]:
+    """Return the reasons that these machines left in the store, the newest first."""
+    found: list[tuple[float, str]] = []
+    try:
+        for folder in ("boot-failures", "unfit"):
+            for stat in store.list(f"{launch_folder(record)}/{folder}/"):
+                if stat.key.rpartition("/")[2].partition(".")[0] in machines:
+                    text = store.read(stat.key).decode(errors="replace")
+                    found.append((stat.modified, json.loads(text)["reason"] if folder == "unfit" else _cause_in(text)))
+    except (StoreError, ValueError, KeyError):
+        return []
+    return [cause.partition("\n")[0] for _, cause in sorted(found, reverse=True) if cause]
+
+
+def _on_console(session: AwsSession, instance: str) -> str:
+    """Return the cause that a machine printed, and its last lines; nothing if its console cannot be read."""
+    try:
+        answer = session.perform(Call("ec2", "GetConsoleOutput", {"InstanceId": instance}))
+    except CloudError:
+        return ""
+    text = answer.get("Output", "")
+    lines = [" ".join(line.split())[:CONSOLE_LINE] for line in text.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    last = "; last console lines: " + " | ".join(lines[-CONSOLE_LINES:])
+    return (_cause_in(text) or f"{instance} does not say why") + last
+
+
+def _cause_in(log: str) -> str:
+    """Return the cause that a machine gave in its log, with the line before it, which is what the program said."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    for number in reversed(range(len(lines))):
+        _, said, cause = lines[number].partition(ENDS)
+        if said:
+            before = lines[number - 1] if number else ""
+            return f"{cause} ({before})" if before and before not in cause else cause
+    return ""
