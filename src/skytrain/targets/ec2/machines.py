@@ -210,7 +210,7 @@ class Replacer:
         body = {"instance": grant.instance, "at": datetime.now(UTC).isoformat(timespec="seconds")}
         if not self._store.create(f"{self._folder()}{grant.number}.json", json.dumps(body).encode()):
             return False  # somebody else took this number: the next look shows for which machine
-        self._tell(f"asking AWS for another machine in place of {grant.instance}, which ended before a committed step")
+        self._tell(f"asking AWS for another machine in place of {grant.instance}, which came to no committed step")
         return self._abandon(group, grant.instance)
 
     def _abandon(self, group: LaunchedGroup, instance: str) -> bool:
