@@ -1,0 +1,146 @@
+"""Random schedules of faults: what goes wrong with a simulated run, and when, by a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from skytrain.aws import Notice
+from skytrain.runs import ask_stop, attempt_numbers
+
+from .world import RUN, Chaos, Machine, World
+
+EVENTS_UNTIL = 1500.0  # seconds in which things go wrong; the world behaves well afterwards
+
+
+def random_world(seed: int, *, hooks: bool = True) -> World:
+    """Return a world whose requests go wrong now and then, with some events besides."""
+    world = World(seed, hooks=hooks)
+    if world.random.random() < 0.3:
+        world.spares = 1
+    if world.random.random() < 0.3:
+        world.budget = replace(world.budget, usd=world.random.uniform(3.0, 12.0))
+        world.config.budget = world.budget
+    chance = world.random.choice([0.0, 0.002, 0.01, 0.03])
+    world.chaos = Chaos(lost=chance, unanswered=chance, late=chance / 2, slow=chance, torn=chance, cloud=3 * chance)
+
+    def calm() -> None:
+        world.chaos = Chaos()
+        world.unreachable.clear()
+        world.separated.clear()
+        world.outage = False
+        world.failing = lambda machine: None
+        world.job_fails = lambda machine, step: None
+
+    for _ in range(world.random.randint(0, 5)):
+        event = world.random.choice(EVENTS)
+        world.engine.later(world.random.uniform(20, EVENTS_UNTIL), partial(event, world))
+    world.engine.later(EVENTS_UNTIL, calm)
+    return world
+
+
+def _any(world: World) -> Machine | None:
+    running = world.cloud.running
+    return world.random.choice(running) if running else None
+
+
+def lose_one(world: World) -> None:
+    if machine := _any(world):
+        machine.lose()
+
+
+def lose_all(world: World) -> None:
+    for machine in world.cloud.running:
+        machine.lose()
+
+
+def freeze(world: World) -> None:
+    if machine := _any(world):
+        machine.freeze(world.random.uniform(5, 300))
+
+
+def notice(world: World) -> None:
+    if machine := _any(world):
+        world.say(f"{machine.id} gets a notice")
+        machine.noticed = Notice("spot", "spot interruption")
+        world.engine.later(120.0, machine.lose)
+
+
+def rebalance(world: World) -> None:
+    if machine := _any(world):
+        machine.noticed = Notice("rebalance", "rebalance recommendation", at_once=False)
+
+
+def cut_off(world: World) -> None:
+    if machine := _any(world):
+        world.say(f"{machine.id} is cut off")
+        world.unreachable.add(machine.id)
+        world.engine.later(world.random.uniform(10, 200), lambda: world.unreachable.discard(machine.id))
+
+
+def separate(world: World) -> None:
+    running = world.cloud.running
+    if len(running) >= 2:
+        pair = frozenset(machine.id for machine in world.random.sample(running, 2))
+        world.say(f"{sorted(pair)} do not reach each other")
+        world.separated.add(pair)
+        world.engine.later(world.random.uniform(10, 400), lambda: world.separated.discard(pair))
+
+
+def outage(world: World) -> None:
+    world.say("the store is out")
+    world.outage = True
+
+    def back() -> None:
+        world.outage = False
+
+    world.engine.later(world.random.uniform(5, 120), back)
+
+
+def crash(world: World) -> None:
+    """A job fails once."""
+    left = [1]
+
+    def fails(machine: Machine, step: int) -> int | None:
+        if left[0]:
+            left[0] -= 1
+            world.say(f"the job crashes on {machine.id}")
+            return 1
+        return None
+
+    world.job_fails = fails
+
+
+def bad_boots(world: World) -> None:
+    """Machines fail in boot, for a while."""
+    world.say("machines fail in boot from now on")
+    world.failing = lambda machine: "the bucket cannot be read"
+
+
+def stop(world: World) -> None:
+    """A person stops the run."""
+
+    def work() -> None:
+        store = world.store.patient(600.0)
+        numbers = attempt_numbers(store, RUN)
+        if numbers:
+            world.say("skytrain stop")
+            ask_stop(store, RUN, numbers[-1])
+
+    world.engine.spawn("stop", work)
+
+
+def damage(world: World) -> None:
+    """Somebody truncates an object of the meeting."""
+    keys = [key for key in sorted(world.objects) if "/meeting/generations/" in key]
+    if keys:
+        key = world.random.choice(keys)
+        world.say(f"{key} is truncated")
+        data, etag, at = world.objects[key]
+        world.objects[key] = (data[: len(data) // 2], f"{etag}x", at)
+
+
+EVENTS: tuple[Callable[[World], None], ...] = (
+    lose_one, lose_one, lose_all, freeze, notice, rebalance, cut_off, separate, outage, crash, bad_boots, stop, damage,
+)  # fmt: skip

@@ -1,0 +1,71 @@
+"""What a rented run promises, tried with the product's own code in a simulated world.
+
+Whatever fails: one node 0 in each generation, no job after the run's end, at most 2 x nodes + 3 machines without a
+committed step in between, dollars within the budget and a minute of each of them, no error that nobody handles, nothing
+left rented. Once nothing fails any more, the run comes to its end.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from skytrain.checkpoints.commits import committed_steps
+from tests.simulation.schedules import random_world
+from tests.simulation.world import RUN, Chaos, World
+
+FATES = ("lost", "unanswered", "late", "slow", "lose", "freeze")
+
+
+def finish(world: World) -> None:
+    """Launch the run, let it end, and check what must hold."""
+    with world.patched():
+        world.launch()
+        world.engine.run(lambda: bool(world.over) and world.quiet(), 5 * 3600)
+        text = "\n".join(world.log[-60:])
+        assert world.quiet(), f"machines are left\n{text}"
+        world.check()
+
+
+def test_a_run_without_faults_trains_every_step_and_gives_everything_back():
+    world = World(1)
+    finish(world)
+    assert committed_steps(world.store, RUN)[-1] == world.steps
+    assert len(world.machines) == world.nodes
+    assert world.over[0][1] == 0
+
+
+@pytest.mark.parametrize("first", range(0, 100, 20))
+def test_random_faults_break_no_promise(first: int):
+    for seed in range(first, first + 20):
+        try:
+            finish(random_world(seed))
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from None
+
+
+@pytest.mark.slow
+def test_a_thousand_random_schedules_break_no_promise():
+    for seed in range(1000, 2000):
+        try:
+            finish(random_world(seed))
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from None
+
+
+def with_fault(number: int, fate: str) -> World:
+    return World(7, steps=6, save_every=2, chaos=Chaos(planned={number: fate}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fate", FATES)
+def test_each_single_fault_at_each_request_breaks_no_promise_and_loses_no_step(fate: str):
+    undisturbed = with_fault(0, "")
+    finish(undisturbed)
+    for number in range(1, undisturbed.requests + 1):
+        world = with_fault(number, fate)
+        try:
+            finish(world)
+            assert world.over and world.over[0][1] == 0, f"the run did not end well\n{world.log[-40:]}"
+            assert committed_steps(world.store, RUN)[-1] == world.steps
+        except AssertionError as error:
+            raise AssertionError(f"{fate} at request {number}: {error}") from None
