@@ -212,8 +212,10 @@ def _decide_without_job(state: HostState, newest: JobGeneration, rules: MeetingR
         end = state.leaving or state.end or GenerationEnd(state.host, "its job has ended on this host")
     elif not state.dead.isdisjoint(newest.members):
         end = GenerationEnd(state.host, "the node agent was restarted")
-    elif state.leaving is not None:
+    elif state.leaving is not None and state.leaving.exit_code is None:
         return _leave(state, state.leaving)
+    elif state.leaving is not None:
+        end = state.leaving  # the run is over: its members save and leave, and this host when it sees that
     else:
         end = _lost(state, rules)
     return state, (EndGeneration(newest.number, end),) if end is not None else ()

@@ -72,8 +72,9 @@ def run_node(
         agent = _agent(config, request, store.hurried(STORE_SECONDS), _Host(machine, metadata, instance), tell)
         agent.machines = machines or agent.machines
         agent.handle_signals()
-        dead = agent.meeting.earlier_agents()
-        agent.meeting.forget(dead)
+        meeting = MeetingStore(store.patient(config.store.patience), agent.identity)
+        dead = meeting.earlier_agents()
+        meeting.forget(dead)
         return agent.run(dead)
 
 
@@ -100,7 +101,8 @@ def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell
         resumed = read_fence(store, run).resumed
         return resumed[max(resumed)] if resumed else None
 
-    former = read_stop(store, run)  # an earlier request does not stop a run that is started again
+    # An earlier request does not stop a run that is started again.
+    former = read_stop(store.patient(config.store.patience), run)
 
     def asked_to_stop() -> str | None:
         request = stop_asked(store, run, max(attempt_numbers(store, run), default=-1))

@@ -208,6 +208,9 @@ class NodeAgent:
         self._lacking: tuple[int, bool] | None = None  # number of ready hosts, if too few; whether this is the first
         self._told_waiting = (-1, -1)
         self._waits_since = time.monotonic()
+        self._under_way = False  # a generation, as last seen
+        self._has_met = False  # the job of this host's generation has found the other hosts'
+        self._meet_check = RequestPace(WAIT_CHECK_SECONDS)
         self._over = False  # the run is over
         self._was_first_node = False  # in this host's last generation
         self._proof = ProofOfWork(self.machines, self.tell)
@@ -245,7 +248,7 @@ class NodeAgent:
                 self._running.kill_at = 0.0
         if self._notice.due():
             self._check_notice()
-        if self.state.phase == "meeting" and self._running is None and self._wait_check.due():
+        if self._waits() and self._wait_check.due():
             self._check_waiting()
         presence: Presence = "ready" if self._is_ready() else "away"
         if self._beat.due() or presence != self._presence:
@@ -253,6 +256,14 @@ class NodeAgent:
         self._proof.round(lambda: self._ask(self.services.progress), runs=self._running is not None)
         if self._look.due():
             self._try(lambda: self._act(*decide(self.state, self._see(), self.rules)))
+
+    def _waits(self) -> bool:
+        """Return whether this host waits for others, as a host without a job or as one whose job has not met theirs."""
+        if self._running is None:
+            return self.state.phase == "meeting"
+        if self.state.phase == "running" and not self._has_met and self._meet_check.due():
+            self._has_met = self._ask(lambda: self.services.has_met(self.state.joined)) is not False
+        return self.state.phase == "running" and not self._has_met
 
     def _is_ready(self) -> bool:
         return self.state.may_be_invited and time.monotonic() >= self._away_until
@@ -266,6 +277,7 @@ class NodeAgent:
     def _see(self) -> MeetingView:
         view = self.meeting.view()
         under_way = view.newest is not None and view.end is None
+        self._under_way = under_way
         over = view.end is not None and view.end.exit_code is not None
         if self.state.phase == "meeting" and not under_way and not over:
             fresh = fresh_hosts(view, self.rules, self.identity.host)
@@ -321,6 +333,8 @@ class NodeAgent:
         self._told_waiting = (-1, -1)
         self._was_first_node = rank == 0
         self._lacking = None
+        self._has_met = False
+        self._meet_check.at = time.monotonic() + WAIT_CHECK_SECONDS
         self._proof.begin_job()
         self._proof.round(lambda: self._ask(self.services.progress), runs=True)
         self._running = RunningJob(self.services.start_job(generation, rank), generation)
@@ -442,14 +456,16 @@ class NodeAgent:
             self.state = dataclasses.replace(self.state, when_spare=notice.text)
 
     def _check_waiting(self) -> None:
+        """Check what ends a run whose hosts wait for each other, or for their job to begin: nobody else does."""
         reason = self._ask(self.services.stop_asked)
         code = EXIT_CODES[INTERRUPTED]
         if reason is None:
             reason = self._ask(lambda: self.services.budget_spent(self.meeting.hosts))
             code = EXIT_CODES["budget"]
         if reason is not None:
-            self._act(*must_go(self.state, GenerationEnd(self.identity.host, reason, code)))
-        elif self._lacking is not None and self._lacking[1]:
+            # Members of a generation that is under way without this host are alive, and save.
+            self._act(*must_go(self.state, GenerationEnd(self.identity.host, reason, code, saves=True)))
+        elif self._lacking is not None and self._lacking[1] and not self._under_way:
             waited = time.monotonic() - self._waits_since
             hopeless = self.machines.lack_nodes(self._lacking[0], self.rules.wanted, waited)
             if hopeless is not None:

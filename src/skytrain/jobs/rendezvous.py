@@ -232,22 +232,30 @@ class MeetingStore:
 
     def _read_generation(self, number: int) -> JobGeneration:
         if number not in self._generations:
-            body = json.loads(self._store.read(generation_key(self._identity.run, number)))
-            self._generations[number] = JobGeneration(
-                number=number,
-                members=tuple(body["members"]),
-                address=body["address"],
-                port=body["port"],
-                rendezvous_id=body["rendezvous_id"],
-            )
+            key = generation_key(self._identity.run, number)
+            body = read_object(self._store, key)
+            try:
+                self._generations[number] = JobGeneration(
+                    number=number,
+                    members=tuple(body["members"]),
+                    address=body["address"],
+                    port=body["port"],
+                    rendezvous_id=body["rendezvous_id"],
+                )
+            except (KeyError, TypeError) as error:
+                raise DamagedRecord(self._store, key, error) from None
         return self._generations[number]
 
     def _read_end(self, meeting: MeetingObjects, number: int, kind: str) -> GenerationEnd | None:
         if number == meeting.newest and not meeting.ended and not meeting.over:
             return None
         if (number, kind) not in self._ends:
-            body = json.loads(self._store.read(generation_key(self._identity.run, number, kind)))
-            end = GenerationEnd(body["by"], body["reason"], body["exit_code"], body["saves"])
+            key = generation_key(self._identity.run, number, kind)
+            body = read_object(self._store, key)
+            try:
+                end = GenerationEnd(body["by"], body["reason"], body["exit_code"], body["saves"])
+            except KeyError as error:
+                raise DamagedRecord(self._store, key, error) from None
             self._ends[number, kind] = end, body.get("launch")
         end, launch = self._ends[number, kind]
         # The end of an earlier launch is history: repeating the command resumes the run.
