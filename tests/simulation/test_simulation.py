@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from skytrain.checkpoints.commits import committed_steps
-from tests.simulation.schedules import random_world
+from tests.simulation.schedules import random_world, stop
 from tests.simulation.world import RUN, Chaos, World
 
 FATES = ("lost", "unanswered", "late", "slow", "lose", "freeze")
@@ -69,3 +69,19 @@ def test_each_single_fault_at_each_request_breaks_no_promise_and_loses_no_step(f
             assert committed_steps(world.store, RUN)[-1] == world.steps
         except AssertionError as error:
             raise AssertionError(f"{fate} at request {number}: {error}") from None
+
+
+def test_the_simulation_finds_a_storm_where_groups_have_no_launch_hook():
+    world = World(3, hooks=False)
+    world.failing = lambda machine: "the bucket cannot be read"
+    with pytest.raises(AssertionError, match="machines without a committed step"):
+        finish(world)
+
+
+def test_a_spare_that_sees_a_request_to_stop_lets_the_run_save():
+    world = World(5)
+    world.spares = 1
+    world.engine.later(200.0, lambda: stop(world))
+    finish(world)
+    (at, code), *_ = world.over
+    assert code == 7 and any(abs(at - when) < 60 for when, *_ in world.commits), "\n".join(world.log)
