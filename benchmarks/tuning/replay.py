@@ -1,23 +1,21 @@
-"""Plays every strategy against a published table of runs, with simulated dollars.
+"""Plays every strategy against tables of finished runs, with simulated dollars, at the same budgets.
 
-    python benchmarks/tuning/replay.py steplaw_dense.csv > benchmarks/tuning/replay.log
+    python benchmarks/tuning/replay.py > benchmarks/tuning/replay.log          # all groups, about an hour
+    python benchmarks/tuning/replay.py dense --only ladder,grid --every 3      # a part of one
+    python benchmarks/tuning/replay.py --table other.csv                       # a table that is not part of the project
 
-The table (github.com/step-law/steplaw, data/dense_lr_bs_loss.csv with the columns n, tokens, batch_tokens, lr, loss)
-is not part of the project; any table with these columns works.
-
-- A target is a (model, tokens, batch) with at least 6 rates and smaller settings to learn from: no larger model, no
-  more tokens, any batch. A trial costs parameters x tokens. Search budgets are 0.25, 0.5 and 1 target runs, counted
-  where they buy at least 5 of the cheapest trials. Trials at the target itself are not for sale.
-- Regret is the target's loss at the answered rate, linear between the table's rates over the logarithm, minus the
-  lowest loss of the target in the table. Answers are kept inside the range of the target's rates.
-- The truth for the 80% interval is the minimum of the U fitted to all rates of the target.
-- All strategies get the same expected rate to start from: our batch-aware law, refitted without the target's setting
-  (all of its batches). The widths of the ladder's beliefs come from the same settings, each left out in turn. A
-  strategy that cannot afford what it needs answers with that law; `own` counts the cases in which it had trials of
-  its own.
-- Around a law of other runs the ladder has the wide beliefs that it has for a target far from all published runs.
-- The ladder's other constants were chosen in the worlds of worlds.py, not here.
-- Laws whose constants were fitted on this table are shown apart.
+- **Groups**: dense and mixture-of-experts models of Step Law's authors, eleven optimizers of the Marin project, and the
+  grids of h200.py. Sources are in the first line of each table.
+- **A target** is a cell (family, model, tokens, batch) with smaller or shorter cells of its family to learn from.
+  Trials at the target's own model and horizon are not for sale. A trial costs parameters x tokens, in the grids of
+  h200.py the seconds that it took. Search budgets are 0.5 to 8 target runs, counted where they buy three of the
+  cheapest trials.
+- **Regret** is the target's loss at the table's rate nearest to the answer, minus its lowest, for every strategy.
+- **Coverage** is how often the 80% interval holds the minimum of a cubic through the target's rates, over the targets
+  whose best rate lies between two others.
+- **Laws**: nothing that a strategy starts from has seen the target's family. In the dense group the batch-aware law is
+  refitted without the target's architecture; the other groups were used for no law's constants. Optimizers that no
+  law covers start from a value that is off by up to a factor of four, as a user's would be.
 """
 
 from __future__ import annotations
@@ -25,36 +23,43 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from table import Cell, Setting, fit_law, priors_without, read_table
+from table import Cell, fit_law, read_cells
 
 from skytrain.tuning import (
-    LAWS,
     Answer,
-    Law,
     Observation,
     Priors,
     Problem,
-    Rung,
     Search,
     Strategy,
-    all_strategies,
     combined_law,
     find_strategy,
-    law_named,
     priors_for,
 )
+from skytrain.tuning.laws import priors_around
 
-BUDGETS = (0.25, 0.5, 1.0)
-FITTED_HERE = ("step-law", "batch-aware")
-HYBRIDS = ("early-stopping+ladder", "model-scaling+greedy")
-VARIANT_STRIDE = 3  # every so many cases are played with other beliefs
-UNKNOWN = Rung(name="", parameters=5e6, tokens=2e7, batch_tokens=16384.0, usd=1.0)  # far from all published runs
+HERE = Path(__file__).parent
+BUDGETS = (0.5, 1.0, 2.0, 4.0, 8.0)
+SIMPLE = ("grid", "halving", "tpe", "literature")
+OURS = "ladder"
+CHEAPEST = 3  # trials of the cheapest cell that a budget must buy
+SLACK = 0.2  # thousandths of a nat that ours may be worse than the best simple strategy, besides the standard error
+OFF = math.log(4)  # how far a user's value for an optimizer without a law may be off
+
+Beliefs = Callable[[Cell], Priors]
+
+
+@dataclass(frozen=True)
+class Group:
+    name: str
+    cells: Sequence[Cell]
+    beliefs: Beliefs
+    stride: int  # only every so many targets are played
 
 
 @dataclass(frozen=True)
@@ -71,34 +76,79 @@ class Case:
 @dataclass(frozen=True)
 class Played:
     answer: Answer
-    regret: float
+    regret: float  # thousandths of a nat
     trials: int
-    usd: float
+    covered: bool | None
+    seconds: float
 
 
-def cases(cells: Sequence[Cell]) -> Iterator[Case]:
-    for target in cells:
-        size, tokens = target.setting
-        menu = tuple(
-            cell
-            for cell in cells
-            if cell.setting != target.setting and cell.setting[0] <= size and cell.setting[1] <= tokens
-        )
-        if len(target.rates) < 6 or not menu:
+def published(cell: Cell) -> Priors:
+    return priors_for(cell.rung, combined_law(cell.rung))
+
+
+def dense_beliefs(cells: Sequence[Cell]) -> Beliefs:
+    """Return what is believed about each architecture when the law has seen only the others."""
+    optima = {cell.rung.name: cell.optimum() for cell in cells}
+    enough = [cell for cell in cells if len(cell.rates) >= 6]
+    laws = {
+        family: fit_law([one for one in enough if one.family != family], optima)
+        for family in sorted({cell.family for cell in cells})
+    }
+    return lambda cell: priors_for(cell.rung, combined_law(cell.rung, curves=laws[cell.family]))
+
+
+def optimizer_beliefs(cell: Cell) -> Priors:
+    """Return the published laws for AdamW; for any other optimizer a user's value, with wide beliefs."""
+    if cell.family == "adamw":
+        return published(cell)
+    off = float(np.random.default_rng([int(cell.rung.parameters), int(cell.rung.tokens)]).uniform(-OFF, OFF))
+    return priors_around(cell.rung, math.exp(cell.optimum() + off))
+
+
+def groups(every: int) -> list[Group]:
+    dense = read_cells(HERE / "tables/steplaw_dense.csv")
+    mixtures = read_cells(HERE / "tables/steplaw_moe.csv")
+    optimizers = read_cells(HERE / "tables/marin_optimizers.csv")
+    ours = [cell for path in sorted(HERE.glob("h200_*.json")) for cell in read_cells(path)]
+    return [
+        Group("dense", dense, dense_beliefs(dense), 4 * every),
+        Group("mixtures", mixtures, published, 2 * every),
+        Group("optimizers", optimizers, optimizer_beliefs, every),
+        Group("h200", ours, published, every),
+    ]
+
+
+def cases(group: Group) -> list[Case]:
+    found = []
+    for target in group.cells:
+        menu = tuple(one for one in group.cells if is_cheaper(one, target))
+        if len(target.rates) < 3 or not menu:
             continue
-        cheapest = min(cell.rung.usd for cell in menu)
-        for budget in BUDGETS:
-            if budget * target.rung.usd >= 5 * cheapest * (1 - 1e-9):
-                yield Case(target, menu, budget)
+        found.append((target, menu))
+    picked = found[:: group.stride]
+    return [
+        Case(target, menu, budget)
+        for budget in BUDGETS
+        for target, menu in picked
+        if budget * target.rung.usd >= CHEAPEST * min(one.rung.usd for one in menu) * (1 - 1e-9)
+    ]
+
+
+def is_cheaper(cell: Cell, target: Cell) -> bool:
+    """Return whether a cell is a smaller model or a shorter horizon of the target's family."""
+    if cell.family != target.family or cell.setting == target.setting:
+        return False
+    return cell.rung.parameters <= target.rung.parameters and cell.rung.tokens <= target.rung.tokens
 
 
 def play(strategy: Strategy, case: Case, priors: Priors) -> Played:
-    rates = case.target.rates
+    began = time.monotonic()
+    rates = [rate for cell in (case.target, *case.menu) for rate in cell.rates]
     problem = Problem(
         target=case.target.rung,
         rungs=tuple(cell.rung for cell in case.menu),
-        lowest=rates[0],
-        highest=rates[-1],
+        lowest=min(rates),
+        highest=max(rates),
         priors=priors,
     )
     by_name = {cell.rung.name: cell for cell in case.menu}
@@ -110,143 +160,104 @@ def play(strategy: Strategy, case: Case, priors: Priors) -> Played:
         left -= cell.rung.usd
         history.append(Observation(trial, cell.observe(trial.rate), cell.rung.usd))
     answer = strategy.answer(Search(problem, tuple(history), left, case.usd))
-    return Played(answer, case.target.regret(answer.rate), len(history), case.usd - left)
+    truth = math.exp(case.target.optimum())
+    covered = None
+    if answer.low is not None and answer.high is not None and case.target.bracketed:
+        covered = answer.low <= truth <= answer.high
+    regret = 1e3 * case.target.regret(answer.rate)
+    return Played(answer, regret, len(history), covered, time.monotonic() - began)
 
 
-def row(name: str, played: Sequence[Played], truths: Sequence[float], words: str = "") -> str:
-    regrets = np.array([one.regret for one in played]) * 1e3
-    spans = [
-        one.answer.low <= math.exp(truth) <= one.answer.high
-        for one, truth in zip(played, truths, strict=True)
-        if one.answer.low is not None and one.answer.high is not None and one.trials
-    ]
-    coverage = f"{100 * np.mean(spans):4.0f}%" if len(spans) > len(played) / 2 else "    -"
-    own = sum(one.trials > 0 for one in played)
-    return (
-        f"{name:24} {np.median(regrets):7.2f} {np.percentile(regrets, 90):7.2f} {regrets.mean():7.2f} {coverage:>9} "
-        f"{np.mean([one.trials for one in played]):7.1f} {own:5d}   {words}"
-    )
-
-
-HEADER = f"{'':24} {'median':>7} {'p90':>7} {'mean':>7} {'coverage':>9} {'trials':>7} {'own':>5}"
-
-
-def paired(ours: Sequence[Played], other: Sequence[Played], groups: Sequence[Setting]) -> str:
-    """Difference of the medians with its 95% interval; whole settings are redrawn, since their batches are alike."""
+def spread(regrets: np.ndarray, statistic: Callable[[np.ndarray], float], owners: Sequence[str]) -> float:
+    """Return the standard error of a statistic; whole targets are redrawn, since their budgets are alike."""
     rng = np.random.default_rng(0)
-    a, b = (np.array([one.regret for one in played]) * 1e3 for played in (ours, other))
-    names = sorted(set(groups))
-    members = [np.array([number for number, one in enumerate(groups) if one == name]) for name in names]
+    members: dict[str, list[int]] = {}
+    for number, owner in enumerate(owners):
+        members.setdefault(owner, []).append(number)
+    names = list(members)
     draws = []
-    for _ in range(2000):
-        chosen = np.concatenate([members[number] for number in rng.integers(len(names), size=len(names))])
-        draws.append(np.median(a[chosen]) - np.median(b[chosen]))
-    low, high = np.percentile(draws, [2.5, 97.5])
-    return f"ours - it: {np.median(a) - np.median(b):+.2f} [{low:+.2f}, {high:+.2f}]"
+    for _ in range(300):
+        chosen = [number for one in rng.integers(len(names), size=len(names)) for number in members[names[one]]]
+        draws.append(statistic(regrets[chosen]))
+    return float(np.std(draws))
 
 
-def law_rows(name: str, every: Sequence[Case], law: Callable[[Rung], float]) -> list[Played]:
-    found = []
-    for case in every:
-        rate = min(max(law(case.target.rung), case.target.rates[0]), case.target.rates[-1])
-        found.append(Played(Answer(rate), case.target.regret(rate), 0, 0.0))
-    return found
-
-
-def _row_of(name: str, numbers: Sequence[int], played: Sequence[Any], about: Sequence[Any]) -> str:
-    """A row over some of the cases: of a strategy and ours, with truths and groups."""
-    (them, ours), (truths, groups) = (
-        [[each[number] for number in numbers] for each in both] for both in (played, about)
+def row(name: str, played: Sequence[Played]) -> str:
+    regrets = np.array([one.regret for one in played])
+    held = [one.covered for one in played if one.covered is not None]
+    coverage = f"{100 * np.mean(held):4.0f}%" if len(held) > len(played) / 3 else "    -"
+    return (
+        f"  {name:22} {np.median(regrets):7.2f} {p90(regrets):8.2f} {regrets.mean():7.2f} {coverage:>9} "
+        f"{np.mean([one.trials for one in played]):7.1f} {np.mean([one.seconds for one in played]):8.2f}"
     )
-    return row(name, them, truths, paired(ours, them, groups))
 
 
-def _law_of(name: str) -> Law:
-    published = law_named(name).rate
-    return lambda rung: math.log(published(rung))
+def median(regrets: np.ndarray) -> float:
+    return float(np.median(regrets))
+
+
+def p90(regrets: np.ndarray) -> float:
+    return float(np.percentile(regrets, 90))
+
+
+def verdict(found: dict[str, list[Played]], every: Sequence[Case], budgets: Sequence[float]) -> list[str]:
+    """Return whether ours is as good as the best single simple strategy over these budgets, within the slack."""
+    numbers = [number for number, case in enumerate(every) if case.budget in budgets]
+    owners = [every[number].target.rung.name for number in numbers]
+    lines = []
+    for word, statistic in (("median", median), ("p90", p90)):
+        of = {name: np.array([found[name][one].regret for one in numbers]) for name in found}
+        best = min((name for name in SIMPLE if name in of), key=lambda name: statistic(of[name]), default=None)
+        if best is None or OURS not in of:
+            continue
+        error = spread(of[best], statistic, owners)
+        limit = statistic(of[best]) + SLACK + error
+        mine = statistic(of[OURS])
+        word_of = "holds" if mine <= limit else "MISSES"
+        lines.append(
+            f"  {word}: {mine:.2f}, best simple {best} {statistic(of[best]):.2f} +- {error:.2f}, limit {limit:.2f}: {word_of}"
+        )
+    return lines
+
+
+def report(group: Group, names: Sequence[str]) -> None:
+    every = cases(group)
+    targets = {case.target.rung.name for case in every}
+    print(f"\n{group.name}: {len(group.cells)} cells, {len(targets)} targets, {len(every)} cases")
+    beliefs = {case.target.rung.name: group.beliefs(case.target) for case in every}
+    found = {
+        name: [play(find_strategy(name), case, beliefs[case.target.rung.name]) for case in every] for name in names
+    }
+    header = f"  {'':22} {'median':>7} {'p90':>8} {'mean':>7} {'coverage':>9} {'trials':>7} {'seconds':>8}"
+    for budget in BUDGETS:
+        numbers = [number for number, case in enumerate(every) if case.budget == budget]
+        if not numbers:
+            continue
+        print(f" {budget:g} target runs, {len(numbers)} cases\n{header}")
+        for name in names:
+            print(row(name, [found[name][one] for one in numbers]))
+        print("\n".join(verdict(found, every, [budget])), flush=True)
+    print(f" all budgets\n{header}")
+    for name in names:
+        print(row(name, found[name]))
+    print("\n".join(verdict(found, every, BUDGETS)), flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("table", type=Path)
-    parser.add_argument("--every", type=int, default=1, help="play only every so many cases")
+    parser.add_argument("groups", nargs="*", help="dense, mixtures, optimizers, h200; all if none is named")
+    parser.add_argument("--only", default=f"{OURS},{','.join(SIMPLE)}", help="strategies, with commas")
+    parser.add_argument("--every", type=int, default=1, help="play only every so many targets")
+    parser.add_argument("--table", type=Path, help="a CSV of the same columns, around the published laws")
     arguments = parser.parse_args()
     began = time.monotonic()
-    cells = read_table(arguments.table)
-    optima = {cell.rung.name: cell.optimum() for cell in cells}
-    enough = [cell for cell in cells if len(cell.rates) >= 6]
-    every = list(cases(cells))[:: arguments.every]
-    truths = [optima[case.target.rung.name] for case in every]
-    settings = sorted({cell.setting for cell in enough})
-    priors = {one: priors_without(enough, optima, {one}) for one in settings}
-    laws = {one: found.law for one, found in priors.items()}
-    without_size = {one: fit_law(enough, optima, {each for each in settings if each[0] == one[0]}) for one in settings}
-    print(
-        f"{sum(len(cell.rates) for cell in cells)} runs, {len(cells)} cells, {len(settings)} settings; {len(every)} cases:"
-    )
-    print(", ".join(f"{sum(case.budget == one for case in every)} with {one:g} target runs" for one in BUDGETS))
-    everything = priors_without(enough, optima, ())
-    print(f"all settings: {everything.law}")
-    print(
-        f"widths: { ({name: round(getattr(everything, name), 3) for name in ('offset', 'size', 'horizon', 'nugget')}) }"
-    )
-    vertex = [case.target.regret(math.exp(truth)) for case, truth in zip(every, truths, strict=True)]
-    print(
-        f"regret of the fitted optimum itself: median {1e3 * np.median(vertex):.2f}, p90 {1e3 * np.percentile(vertex, 90):.2f}\n"
-    )
-
-    def played(name: str, law: Callable[[Case], Priors], stride: int = 1) -> list[Played]:
-        return [play(find_strategy(name), case, law(case)) for case in every[::stride]]
-
-    def refitted(case: Case) -> Priors:
-        return priors[case.target.setting]
-
-    print(f"Regret at the target in thousandths of a nat\n{HEADER}")
-    ours = played("ladder", refitted)
-    print(row("ladder", ours, truths, "ours"))
-    groups = [case.target.setting for case in every]
-    others = {}
-    for name in [*sorted(set(all_strategies()) - {"ladder", "literature"}), *HYBRIDS]:
-        others[name] = played(name, refitted)
-        print(row(name, others[name], truths, paired(ours, others[name], groups)), flush=True)
-    for name in (one.name for one in LAWS if one.name not in FITTED_HERE):
-        others[name] = law_rows(name, every, law_named(name).rate)
-        print(row(f"law {name}", others[name], truths, paired(ours, others[name], groups)))
-
-    print(f"\nLaws that were fitted on this table, not ranked\n{HEADER}")
-    for name in FITTED_HERE:
-        print(row(f"law {name}", law_rows(name, every, law_named(name).rate), truths))
-    refit = law_rows("", every, lambda rung: math.exp(laws[int(rung.parameters), int(rung.tokens)](rung)))
-    print(row("refitted without target", refit, truths, paired(ours, refit, groups)))
-
-    print(f"\nOnly the cases in which a strategy bought trials of its own\n{HEADER}")
-    for name, them in others.items():
-        own = [number for number, one in enumerate(them) if one.trials]
-        if own and len(own) < len(them):
-            print(_row_of(name, own, (them, ours), (truths, groups)))
-
-    print(f"\nThe ladder by budget, and with other beliefs\n{HEADER}")
-    for budget in BUDGETS:
-        those = [number for number, case in enumerate(every) if case.budget == budget]
-        print(row(f"budget {budget:g}", [ours[one] for one in those], [truths[one] for one in those]))
-    some = truths[::VARIANT_STRIDE]
-    print(row("every third case", ours[::VARIANT_STRIDE], some, "of ours, for comparison with these:"))
-    beliefs: dict[str, tuple[Callable[[Case], Priors], str]] = {
-        "no run of its size": (
-            lambda case: replace(priors[case.target.setting], law=without_size[case.target.setting]),
-            "the law refitted without any setting of the target's model",
-        )
-    }
-    for name in ("deepseek", "gpt3-table", "horizon"):
-        published = priors_for(UNKNOWN, _law_of(name))
-        beliefs[f"around {name}"] = (lambda case, published=published: published, "a law of other runs, wide beliefs")
-    beliefs["as shipped"] = (
-        lambda case: priors_for(case.target.rung, combined_law(case.target.rung)),
-        "constants fitted on this table too",
-    )
-    for name, (belief, words) in beliefs.items():
-        found = played("ladder", belief, VARIANT_STRIDE)
-        print(row(name, found, some, words), flush=True)
+    print("Regret at the target in thousandths of a nat, answers at the nearest rate of the table")
+    if arguments.table is not None:
+        chosen = [Group(arguments.table.stem, read_cells(arguments.table), published, arguments.every)]
+    else:
+        chosen = [one for one in groups(arguments.every) if not arguments.groups or one.name in arguments.groups]
+    for group in chosen:
+        report(group, arguments.only.split(","))
     print(f"\n{time.monotonic() - began:.0f} s")
 
 

@@ -1,83 +1,130 @@
-"""A published table of runs as a place to search in: its cells, their optima, and a law refitted without a target."""
+"""Tables of finished runs as places to search in: their cells, the optima of these, and a law refitted without some.
+
+A table is a CSV with the columns n, tokens, batch_tokens, lr and loss, and perhaps family; lines with # are comments.
+The grids of h200.py are read too, with the seconds that their runs took as costs.
+"""
 
 from __future__ import annotations
 
 import csv
+import json
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from skytrain.tuning import BatchAware, Priors, Rung
+from skytrain.tuning import BatchAware, Rung
 
 DIVERGED_NATS = 1.0
 AROUND = 1.3  # ln: the rates that a cell's optimum is read from
-Setting = tuple[int, int]  # parameters, tokens
+LEAST_RATES = 3
 
 
 @dataclass(frozen=True)
 class Cell:
     """All rates of one model, horizon and batch."""
 
+    family: str
     rung: Rung
     rates: np.ndarray  # ascending
     losses: np.ndarray
 
     @property
-    def setting(self) -> Setting:
-        return int(self.rung.parameters), int(self.rung.tokens)
+    def setting(self) -> tuple[str, int, int]:
+        return self.family, int(self.rung.parameters), int(self.rung.tokens)
 
-    def loss(self, rate: float) -> float:
-        """The loss at a rate, linear between its neighbours over the logarithm."""
-        return float(np.interp(math.log(rate), np.log(self.rates), self.losses))
+    def snap(self, rate: float) -> float:
+        """Return the rate of the table that is nearest on the logarithmic axis."""
+        return float(self.rates[int(np.argmin(abs(np.log(self.rates / rate))))])
 
     def regret(self, rate: float) -> float:
-        return self.loss(rate) - float(self.losses.min())
+        """Return the loss at the nearest rate of the table above the lowest loss, at most that of a diverged run."""
+        loss = float(self.losses[int(np.argmin(abs(np.log(self.rates / rate))))])
+        return min(DIVERGED_NATS, loss - float(self.losses.min()))
 
     def observe(self, rate: float) -> float:
-        """The loss of a run of the table; infinite for one that ended a nat above the best."""
-        loss = float(self.losses[int(np.argmin(abs(self.rates - rate)))])
+        """Return the loss of a run of the table; infinite for one that ended a nat above the best."""
+        loss = float(self.losses[int(np.argmin(abs(np.log(self.rates / rate))))])
         return loss if loss < self.losses.min() + DIVERGED_NATS else math.inf
 
+    @property
+    def bracketed(self) -> bool:
+        """Return whether the best rate has a worse finite one on both sides, so that the minimum is known."""
+        best = int(np.argmin(self.losses))
+        finite = np.flatnonzero(self.losses < self.losses.min() + DIVERGED_NATS)
+        return bool(finite.min() < best < finite.max())
+
     def optimum(self) -> float:
-        """ln of the minimum of the cubic through the rates around the best; no part of the strategies' own model."""
+        """Return ln of the minimum of the cubic through the rates around the best, or of the parabola through three.
+
+        It is no part of the strategies' own model.
+        """
         x = np.log(self.rates)
-        best = math.log(self.rates[int(np.argmin(self.losses))])
-        near = (abs(x - best) < AROUND) & (self.losses < self.losses.min() + DIVERGED_NATS)
+        best = int(np.argmin(self.losses))
+        finite = self.losses < self.losses.min() + DIVERGED_NATS
+        near = (abs(x - x[best]) < AROUND) & finite
         if near.sum() < 4:
-            return best
-        cubic = np.polynomial.Polynomial.fit(x[near], self.losses[near], 3)
+            near = finite & (abs(np.arange(len(x)) - best) <= 1)
+        if near.sum() < 3:
+            return float(x[best])
+        curve = np.polynomial.Polynomial.fit(x[near], self.losses[near], min(3, int(near.sum()) - 1))
         grid = np.linspace(x[near].min(), x[near].max(), 400)
-        return float(grid[int(np.argmin(cubic(grid)))])
+        return float(grid[int(np.argmin(curve(grid)))])
 
 
-def read_table(path: Path) -> list[Cell]:
-    """The cells of a CSV with the columns n, tokens, batch_tokens, lr and loss; lines with # are comments."""
+def read_cells(path: Path) -> list[Cell]:
+    """Return the cells of a CSV, or of a grid of h200.py."""
+    if path.suffix == ".json":
+        return _read_grid(json.loads(path.read_text()))
     with path.open() as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
-    groups: dict[tuple[int, int, int], dict[float, float]] = defaultdict(dict)
+    groups: dict[tuple[str, int, int, int], dict[float, float]] = defaultdict(dict)
     for row in rows:
-        groups[int(row["n"]), int(row["tokens"]), int(row["batch_tokens"])][float(row["lr"])] = float(row["loss"])
-    return [_cell(key, losses) for key, losses in sorted(groups.items())]
+        key = (row.get("family") or path.stem, int(row["n"]), int(row["tokens"]), int(row["batch_tokens"]))
+        groups[key][float(row["lr"])] = float(row["loss"])
+    cells = []
+    for (family, size, tokens, batch), losses in sorted(groups.items()):
+        name = f"{family}-{size / 1e6:.4g}M-{tokens / 1e9:.4g}B-{batch // 1024}k"
+        # a dollar buys 6e18 FLOPs
+        about = Rung(name=name, parameters=size, tokens=tokens, batch_tokens=batch, usd=size * tokens / 1e18)
+        cells.append(_cell(family, about, losses))
+    return cells
 
 
-def _cell(key: tuple[int, int, int], losses: dict[float, float]) -> Cell:
-    size, tokens, batch = key
+def _cell(family: str, about: Rung, losses: dict[float, float]) -> Cell:
     rates = sorted(losses)
-    name = f"{size / 1e6:.0f}M-{tokens / 1e9:.1f}B-{batch // 1024}k"
-    rung = Rung(
-        name=name, parameters=size, tokens=tokens, batch_tokens=batch, usd=size * tokens / 1e18, rates=tuple(rates)
-    )  # a dollar buys 6e18 FLOPs
-    return Cell(rung, np.array(rates), np.array([losses[rate] for rate in rates]))
+    return Cell(family, replace(about, rates=tuple(rates)), np.array(rates), np.array([losses[one] for one in rates]))
 
 
-def fit_law(cells: Sequence[Cell], optima: dict[str, float], without: Collection[Setting]) -> BatchAware:
-    """Fits the batch-aware form to the optima of the cells, with Huber's loss, leaving settings out."""
-    used = [cell for cell in cells if cell.setting not in without]
-    rungs = [cell.rung for cell in used]
+def _read_grid(found: dict[str, Any]) -> list[Cell]:
+    """Return a grid's cells: the mean of the seeds, at the mean of the seconds as dollars."""
+    from h200 import configured
+
+    from skytrain.tuning import target_shape, trial_shapes
+
+    config = configured("/nowhere", found["target"], found["small"])
+    shapes = {one.name: one for one in (*trial_shapes(config), target_shape(config))}
+    by_rung: dict[str, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for row in found["rows"]:
+        by_rung[row["rung"]][row["rate"]].append(99.0 if row["loss"] is None else row["loss"])
+        seconds[row["rung"]].append(row["seconds"])
+    cells = []
+    for name, losses in by_rung.items():
+        if len(losses) >= LEAST_RATES:
+            rung = replace(shapes[name].rung(float(np.mean(seconds[name]))), name=f"{found['target']}-{name}")
+            means = {rate: float(np.mean(each)) for rate, each in losses.items()}
+            cells.append(_cell(found["target"], rung, means))
+    return cells
+
+
+def fit_law(cells: Sequence[Cell], optima: dict[str, float]) -> BatchAware:
+    """Return the batch-aware form, fitted to the optima of the cells with Huber's loss."""
+    rungs = [cell.rung for cell in cells]
     y = np.array([optima[rung.name] for rung in rungs])
     theta = np.array([-5.9, -0.6, 0.28, 0.1, 11.4, 0.76])
     damping = 1e-2
@@ -112,30 +159,4 @@ def law_of(theta: Iterable[float]) -> BatchAware:
     level, size, horizon, batch, knee, knee_horizon = map(float, theta)
     return BatchAware(
         level=level, size=size, horizon=horizon, batch=math.exp(batch), knee=math.exp(knee), knee_horizon=knee_horizon
-    )
-
-
-def priors_without(cells: Sequence[Cell], optima: dict[str, float], without: Collection[Setting]) -> Priors:
-    """A refitted law, with widths from how far it misses settings that it was not fitted on either.
-
-    Nothing of the settings `without` is used: each of the others is left out in turn. The spread of a setting's mean
-    miss is the offset's width, that of its batches around the mean the nugget's; exponents get the jackknife's.
-    """
-    settings = sorted({cell.setting for cell in cells} - set(without))
-    means = []
-    rests = []
-    exponents = []
-    for one in settings:
-        law = fit_law(cells, optima, {*without, one})
-        misses = [optima[cell.rung.name] - law(cell.rung) for cell in cells if cell.setting == one]
-        means.append(float(np.mean(misses)))
-        rests += [miss - means[-1] for miss in misses]
-        exponents.append([law.size, law.horizon])
-    size, horizon = np.std(exponents, axis=0) * math.sqrt(len(settings) - 1)
-    return Priors(
-        fit_law(cells, optima, without),
-        offset=float(np.sqrt(np.mean(np.square(means)))),
-        size=float(size),
-        horizon=float(horizon),
-        nugget=float(np.sqrt(np.mean(np.square(rests)))),
     )
