@@ -75,8 +75,10 @@ def test_the_ladder_buys_trials_at_the_target_where_the_money_is_for_several():
 def test_the_ladder_finishes_a_rung_before_it_begins_another():
     _, history = play("ladder", make_problem(), Truth(level=1e-3), usd=1.0)
     names = [one.trial.rung for one in history]
-    changes = sum(one != other for one, other in pairwise(names))
-    assert changes <= len(names) // 3
+    assert len(set(names)) > 1
+    for name in set(names):
+        begun = names.index(name)
+        assert names[begun : begun + 3] == [name] * 3
 
 
 def test_the_ladder_says_when_its_answer_lies_beyond_what_was_tried():
@@ -90,10 +92,10 @@ def test_the_ladder_says_when_its_answer_lies_beyond_what_was_tried():
 
 
 def test_the_ladder_goes_down_while_everything_diverges():
-    _, history = play("ladder", make_problem(), Truth(level=1e-4, wall=0.7), usd=1.0)
+    answer, history = play("ladder", make_problem(), Truth(level=1e-4, wall=0.7), usd=1.0)
     rates = [one.trial.rate for one in history]
-    assert history[0].diverged and rates[-1] < rates[0] / 4
-    assert any(one.finite for one in history)
+    assert history[0].diverged and min(rates) < rates[0] / 4
+    assert answer.rate == pytest.approx(1e-4, rel=0.5)
 
 
 def test_projections_follow_the_exponent_of_their_axis():

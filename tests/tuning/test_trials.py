@@ -11,10 +11,14 @@ from skytrain.config import compose, total_steps
 from skytrain.tuning import (
     LAWS,
     HourlyPrice,
+    Observation,
+    Problem,
     Rung,
+    Search,
     StepEstimate,
     Trial,
     combined_law,
+    find_strategy,
     make_problem,
     priors_for,
     target_shape,
@@ -83,14 +87,37 @@ def test_under_mup_the_law_does_not_depend_on_size_and_under_the_standard_one_it
     assert combined_law(target)(small) > combined_law(target)(target) + 0.3
 
 
-def test_beliefs_widen_with_the_distance_from_the_published_curves():
-    near, far = (
-        Rung(name="n", parameters=4e8, tokens=2e10, batch_tokens=5e5, usd=1.0),
-        Rung(name="f", parameters=1e6, tokens=1e7, batch_tokens=2e4, usd=1.0),
+def test_every_shape_passes_through_the_expected_rate_of_the_target_also_after_a_move():
+    target, small = (
+        Rung(name="t", parameters=4e8, tokens=2e10, batch_tokens=5e5, usd=1.0),
+        Rung(name="s", parameters=1e6, tokens=1e7, batch_tokens=2e4, usd=0.5),
     )
-    law = combined_law(near)
-    assert priors_for(far, law).offset > 1.4 * priors_for(near, law).offset
-    assert 1e-3 < math.exp(combined_law(far)(far)) < 5e-2  # a power law would say 0.1
+    assert 1e-3 < math.exp(combined_law(small)(small)) < 5e-2  # a power law would say 0.1
+    problem = Problem(
+        target=target, rungs=(small,), lowest=1e-5, highest=1.0, priors=priors_for(target, combined_law(target))
+    )
+    shapes = problem.around(3e-3).priors.all_shapes(target)
+    assert [shape.name for shape in shapes] == ["law", "unchanged", "deepseek", "step-law"]
+    assert [shape.law(target) for shape in shapes] == pytest.approx([math.log(3e-3)] * 4)
+    assert len({round(shape.law(small), 3) for shape in shapes}) == 4
+
+
+def test_a_width_free_recipe_starts_from_no_dependence_on_size_and_trials_may_contradict_it():
+    model = ["recipe=tune-hw5", "model.parametrization=mup", "model.base_width=192"]
+    config = compose(model).config
+    shapes = [shape.rung(0.1) for shape in trial_shapes(config)]
+    problem = make_problem(config, target_shape(config).rung(1.0), shapes)
+    law = problem.priors.law
+    wide, narrow = (next(one for one in shapes if one.width == width) for width in (768, 192))
+    assert law(narrow) == pytest.approx(law(replace(wide, tokens=narrow.tokens)))
+    for exponent in (0.0, -0.5):
+        history = [
+            Observation(Trial(one.name, rate), 3.0 + 0.1 * math.log(rate / best) ** 2, 0.1)
+            for one, best in ((wide, 1e-3), (narrow, 1e-3 * (narrow.parameters / wide.parameters) ** exponent))
+            for rate in (best / 2, best, best * 2)
+        ]
+        answer = find_strategy("ladder").answer(Search(problem, history, 0.0, 1.0))
+        assert any("contradict the parametrization" in words for words in answer.warnings) == (exponent != 0)
 
 
 def test_an_optimizer_without_a_law_starts_from_its_configured_rate():

@@ -1,35 +1,125 @@
-"""The loss of a rung over the logarithm of the rate: a U, and how far losses scatter around it."""
+"""The loss of a rung over the logarithm of the rate: a U, and what the losses of a rung say about its minimum."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-SKEW = 0.7  # asymmetry of the U: a rate too high costs more than one equally too low (median of 150 published curves)
-FAR = 0.2  # relative error of the U's shape away from the minimum, as a share of the loss above it
-# Before it diverges, training jumps and levels off: the loss of a high rate says little if it is above the U by more
-# than this many curvatures.
-UNSTABLE = 1.0
-CLIFF = 0.5
-RELATIVE_NOISE = 0.12  # noise between seeds, per curvature: steep curves are noisy
+# From the families of benchmarks/tuning/families.log, where each number has its script.
+SKEWS = np.array([-0.75, 0.0, 0.75, 1.5])  # medians of families are -0.25 to 0.75; above 0: too high is dearer
+FAR = 0.25  # error of the U's shape as a share of the loss above the minimum (0.11 to 0.38 by family)
+WALL = (1.5, 0.6)  # ln of the first diverged over the best rate: mean and deviation (means of families are 0.9 to 1.9)
+CURVATURE_SPREAD = 0.5  # deviation of ln curvature between the rungs of one search
+FURTHEST = 20.0  # exponent that keeps numbers finite
+
+GAPS = np.linspace(0.2, 3.4, 33)
+SOFT = 0.2  # ln over which rates go from training to diverging
+STEP = 0.05  # ln between places of an optimum
+CURVATURE_STEPS = np.linspace(-2.5, 2.5, 11)  # deviations
+NOISES = 2.0 ** np.arange(8)  # multiples of the expected noise, each half as likely as the one before
+# Nodes and weights of a normal variable.
+NODES = np.array([-np.sqrt(3.0), 0.0, np.sqrt(3.0)])
+NODE_WEIGHTS = np.array([1 / 6, 2 / 3, 1 / 6])
 
 
-def u_shape(distance: Array) -> Array:
-    """Return a U that is d² near zero, and steeper above than below."""
-    return 2 * (np.exp(SKEW * distance) - SKEW * distance - 1) / SKEW**2
+def u_shape(distance: Array, skew: float | Array = 0.0) -> Array:
+    """Return a U that is d² near zero, steeper above than below where the skew is positive."""
+    s = np.where(np.abs(skew) < 1e-6, 1.0, skew)
+    bent = 2 * (np.exp(np.minimum(s * distance, FURTHEST)) - s * distance - 1) / s**2
+    return np.asarray(np.where(np.abs(skew) < 1e-6, distance**2, bent))
 
 
-def u_slope(distance: Array) -> Array:
-    return 2 * (np.exp(SKEW * distance) - 1) / SKEW
+def diverges(above: Array, chances: Array) -> Array:
+    """Return the probability that a rate this far above the optimum diverges; `chances` are those of the gaps."""
+    return np.asarray((chances / (1 + np.exp((GAPS - above[..., None]) / SOFT))).sum(-1))
 
 
-def deviation(noise: float, curvature: Array, above: Array) -> Array:
-    """Return the deviation of a loss from the model: of seeds, and of the U's shape this many nats above the minimum."""
-    return np.sqrt(noise**2 + (RELATIVE_NOISE * curvature) ** 2 + (FAR * above) ** 2)
+def expected_gaps() -> Array:
+    """Return the prior probabilities of the gaps between the best and the first diverged rate."""
+    mean, deviation = WALL
+    weight = np.exp(-0.5 * ((GAPS - mean) / deviation) ** 2)
+    return np.asarray(weight / weight.sum())
 
 
-def jump_deviation(curvature: Array, above: Array) -> Array:
-    """Return the deviation of a loss above the U at a high rate."""
-    return UNSTABLE * np.maximum(0.0, above - CLIFF * curvature)
+def places_from(low: float, count: int) -> Array:
+    """Return the places of an optimum that are considered, as ln of rates."""
+    return np.asarray(low + STEP * np.arange(count))
+
+
+@dataclass(frozen=True)
+class RungLosses:
+    """The trials of one rung: ln of rates with their losses, and ln of rates that diverged."""
+
+    rates: tuple[float, ...]
+    losses: tuple[float, ...]
+    walls: tuple[float, ...] = ()
+
+    def arrays(self) -> tuple[Array, Array]:
+        return np.array(self.rates), np.array(self.losses)
+
+    @property
+    def bracketed(self) -> bool:
+        """Return whether the best rate lies between others, so that the rung has a minimum of its own."""
+        if len(self.rates) < 2:
+            return False
+        best = self.rates[int(np.argmin(self.losses))]
+        return min(self.rates) < best < max(*self.rates, *self.walls)
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Every combination of curvature, skew and noise that the U may have."""
+
+    curvature: float
+    spread: float  # deviation of ln curvature
+    noise: float  # the least that seeds differ by
+
+    @property
+    def curvatures(self) -> Array:
+        return np.asarray(self.curvature * np.exp(self.spread * CURVATURE_STEPS))
+
+    @property
+    def noises(self) -> Array:
+        return np.asarray(self.noise * NOISES)
+
+    @property
+    def prior(self) -> Array:
+        """Return ln of the prior, noises x skews x curvatures."""
+        prior = -0.5 * CURVATURE_STEPS**2 - np.log(NOISES)[:, None, None] + 0 * SKEWS[:, None]
+        return np.asarray(prior - np.log(np.exp(prior).sum()))
+
+    @lru_cache(maxsize=64)  # noqa: B019 - a search asks again for every rung that has no new trial
+    def likelihood(self, losses: RungLosses, low: float, count: int) -> Array:
+        """Return ln of the likelihood of a rung's losses, shapes x places of its optimum.
+
+        The height of the U may be anything. A loss far above the rung's lowest says little about the place of the
+        minimum, since no curve has exactly this shape; so a jump at a high rate moves it little. Diverged rates bound
+        the optimum from above.
+        """
+        places = places_from(low, count)
+        found = np.zeros((len(NOISES), len(SKEWS), len(CURVATURE_STEPS), count))
+        if len(losses.rates) > 1:
+            x, y = losses.arrays()
+            weight = 1 / (self.noises[:, None] ** 2 + (FAR * (y - y.min())) ** 2)  # noises x losses
+            total = weight.sum(1)
+            y = y - (weight @ y / total)[:, None]
+            u = u_shape(x - places[:, None], SKEWS[:, None, None])  # skews x places x losses
+            mean = np.einsum("nl,spl->nsp", weight, u) / total[:, None, None]
+            cross = np.einsum("nl,spl->nsp", weight * y, u)
+            square = np.einsum("nl,spl->nsp", weight, u**2) - total[:, None, None] * mean**2
+            height = 0.5 * (np.log(weight).sum(1) - np.log(total) - (weight * y**2).sum(1))
+            parts = []
+            for node in NODES:
+                a = (self.curvatures * np.exp(CURVATURE_SPREAD * node))[:, None]
+                parts.append(a * cross[:, :, None] - 0.5 * a**2 * square[:, :, None])
+            top = np.max(parts, axis=0)
+            mixed = sum(share * np.exp(part - top) for share, part in zip(NODE_WEIGHTS, parts, strict=True))
+            found += height[:, None, None, None] + top + np.log(mixed)
+        for wall in losses.walls:
+            found += np.log(np.maximum(diverges(wall - places, expected_gaps()), 1e-6))
+        return found.reshape(-1, count)

@@ -1,224 +1,144 @@
-"""The choice of the next trial: the first of the plan that leaves the least expected regret when the money is spent.
+"""The choice of the next rung: where money leaves the least variance of the target's optimum when it is spent.
 
-The curvature of the fit's sum of squares (Laplace) gives the variance of the target's optimum. A further trial adds
-one row to it, whatever its loss turns out to be, so a plan of many trials costs a few rank-one updates of a small
-matrix. Judging only by regret saved per dollar would buy the cheapest trials first and then lack the money for one near
+Regret at the target is its curvature times that variance, so this is the value of information in nats. A rung with n
+rates locates its own optimum to about `LOCATED` / (n - 1), and what that says about the target follows from how the
+two are correlated under everything believed so far: a rung far away is worth little, however many trials it buys.
+Judging only by variance removed per dollar would buy the cheapest trials first and then lack the money for one near
 the target; so plans that start with each rung are compared by where they end.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from .curve import Array, deviation, jump_deviation, u_shape, u_slope
-from .joint import LINE, SHARED, TrialData
-from .problem import SPARE, Rung, Search, Trial
+from .curve import Array
+from .joint import JointFit, fit_jointly
+from .problem import SPARE, Rung, Search
 
-OFFSETS = np.log(2.0) * np.array([-1.0, -0.5, 0.0, 0.5, 1.0])  # from a rung's expected optimum
-BUNDLE = 3  # look-ahead in trials on a rung: a single trial says nothing about the optimum of a new rung
-FURTHEST = 8  # limit on bundles in a plan: later ones depend on what these show
-DULL = 0.01  # share of the variance: a bundle that removes less ends a plan
+LOCATED = 0.6  # ln: how well two rates locate an optimum; n rates do so n - 1 times better (families.log)
+POINTS = 3  # rates that a rung gets once it was begun
+MOST = 7  # rates on a rung beyond which more say nothing new
+LONGEST = 6  # purchases that a plan looks ahead
+WORTHWHILE = 0.05  # share of the expected regret that a plan must save
+DULL = 0.03  # share of the variance: a purchase that removes less ends a plan
+UNSEEN = 0.1  # share of the noise between seeds: regret below it cannot be told from luck
 AS_GOOD = 0.02  # share of the variance by which a more expensive plan must be better
 
 
-@dataclass
-class Information:
-    """The fit at its optimum, with the covariance of its parameters."""
-
-    data: TrialData
-    theta: Array
-    covariance: Array
-    contrast: Array  # weights of the parameters that make up the target's optimum
-
-    @classmethod
-    def of(cls, search: Search, rungs: Sequence[Rung]) -> Information:
-        problem = search.problem
-        data = TrialData.of(problem, search.history, rungs).with_measured_noise()
-        theta = data.minimise(1, np.random.default_rng(problem.seed))
-        _, jacobian = data.residuals(theta, data.y)
-        _, widths = data.prior(len(data.rungs))
-        covariance = np.linalg.inv(jacobian[0].T @ jacobian[0] + np.diag(1 / widths**2))
-        contrast = np.zeros(len(widths))
-        contrast[0] = 1
-        contrast[SHARED : SHARED + len(data.rungs)] = data.mixing[data.target_number]
-        return cls(data, theta[0], covariance, contrast)
-
-    @property
-    def variance(self) -> float:
-        return float(self.contrast @ self.covariance @ self.contrast)
-
-    @property
-    def curvature(self) -> float:
-        return float(self.data.curvatures(self.theta[None])[0, self.data.target_number])
-
-    @property
-    def expected_regret(self) -> float:
-        return self.curvature * self.variance
-
-    def optimum(self, number: int) -> float:
-        return float(self.data.optima(self.theta[None])[0, number])
-
-    def row(self, number: int, log_rate: float) -> Array:
-        """Return the derivative of a trial's expected loss over its deviation."""
-        data = self.data
-        count = len(self.data.rungs)
-        a = data.curvatures(self.theta[None])[0, number]
-        distance = np.clip(np.array(log_rate - self.optimum(number)), -4.0, 4.0)
-        above = a * u_shape(distance)
-        slope = -a * u_slope(distance)
-        row = np.zeros(len(self.theta))
-        row[:LINE] = slope * data.places([data.rungs[number]])[0]
-        row[LINE] = row[SHARED + 2 * count + number] = above
-        row[SHARED : SHARED + count] = slope * data.mixing[number]
-        row[SHARED + count + number] = 1.0
-        sigma = deviation(data.problem.noise, a, above)
-        # Half of the losses at high rates are above the U, where they have little weight.
-        return row / (math.hypot(sigma, 0.5 * float(jump_deviation(a, above))) if distance > 0 else sigma)
-
-
 @dataclass(frozen=True)
-class Menu:
-    """Every trial that could be bought: the same number of places for each rung, some of them empty."""
+class RungPlan:
+    """The rung to buy trials on next, and what that and the plan that begins with it would achieve."""
 
-    trials: tuple[Trial | None, ...]
-    rows: Array  # trials x parameters
-    reserve_usd: Array  # by rung: the most that its next trial may cost
-    usd: Array  # by rung: the probable cost of its next trial
-
-    @classmethod
-    def of(cls, search: Search, information: Information, rungs: Sequence[Rung]) -> Menu:
-        names = [rung.name for rung in information.data.rungs]
-        trials: list[Trial | None] = [None] * (len(rungs) * len(OFFSETS))
-        rows = np.zeros((len(trials), len(information.theta)))
-        for number, rung in enumerate(rungs):
-            at = names.index(rung.name)
-            centre = information.optimum(at)
-            placed = {search.problem.place(rung, math.exp(centre + offset)) for offset in OFFSETS}
-            rates = [rate for _, rate in sorted((abs(math.log(rate) - centre), rate) for rate in placed)]
-            fresh = [Trial(rung.name, rate) for rate in rates if not search.tried(Trial(rung.name, rate))]
-            for place, trial in enumerate(fresh, number * len(OFFSETS)):
-                trials[place] = trial
-                rows[place] = information.row(at, math.log(trial.rate))
-        reserve = np.array([search.reserve_usd(rung) for rung in rungs])
-        return cls(tuple(trials), rows, reserve, np.array([search.probable_usd(rung) for rung in rungs]))
-
-    def affordable(self, left_usd: float) -> Array:
-        """Return how many trials of each rung can be bought one after another; like `Search.buys`, for a plan's own
-        money.
-        """
-        more = np.floor((left_usd - np.minimum(self.reserve_usd, SPARE * self.usd)) / self.usd + 1e-9)
-        return np.where(left_usd < self.reserve_usd - 1e-9, 0, 1 + more)
-
-
-@dataclass(frozen=True)
-class TrialPlan:
-    """Trials in order, and how much of the variance of the target's optimum they remove."""
-
-    first: Trial
-    saved: float
+    rung: Rung
+    expected: float  # the rate at which the rung's optimum is expected
+    first: float  # the variance of the target's optimum that the first purchase removes
+    saved: float  # and the whole plan
     usd: float
 
 
 @dataclass(frozen=True)
-class RateBundle:
-    """A few trials on one rung and the variance that they remove."""
-
-    places: tuple[int, ...]
-    saved: float
-
-
 class Outlook:
-    """The variance that further trials leave, and the trials that can still be bought."""
+    """What is known of all optima, and what the remaining money buys."""
 
-    def __init__(self, menu: Menu, information: Information, left_usd: float) -> None:
-        self.menu = menu
-        self.left_usd = left_usd
-        spread = menu.rows @ information.covariance
-        self.overlap = spread @ menu.rows.T
-        self.gain = spread @ information.contrast
-        self.open = np.array([trial is not None for trial in menu.trials])
-        self.variance = information.variance
+    rungs: Sequence[Rung]
+    numbers: Array  # of finite rates on each rung
+    covariance: Array  # of the rungs' optima and, last, the target's
+    reserve_usd: Array
+    usd: Array
+    left_usd: float
 
-    def copy(self) -> Outlook:
-        other = Outlook.__new__(Outlook)
-        other.__dict__.update(self.__dict__)
-        other.open = self.open.copy()
-        return other
+    @classmethod
+    def of(cls, search: Search, fit: JointFit, rungs: Sequence[Rung]) -> Outlook:
+        places = [fit.rungs.index(one) for one in (*rungs, search.problem.target)]
+        covariance = fit.mixture.moments()[1][np.ix_(places, places)]
+        return cls(
+            rungs=rungs,
+            numbers=np.array([sum(one.finite for one in search.of_rung(rung.name)) for rung in rungs]),
+            covariance=covariance,
+            reserve_usd=np.array([search.reserve_usd(rung) for rung in rungs]),
+            usd=np.array([search.probable_usd(rung) for rung in rungs]),
+            left_usd=search.left_usd,
+        )
 
-    def bundles(self) -> list[list[RateBundle]]:
-        """Return each rung's bundles of 1, 2 and 3 rates, where each rate is the most informative given those before."""
-        rungs = len(self.menu.usd)
-        width = len(OFFSETS)
-        every = np.arange(rungs)
-        gain = self.gain.reshape(rungs, width)
-        overlap = self.overlap.reshape(rungs, width, rungs, width)[every, :, every, :]
-        shut = ~self.open.reshape(rungs, width)
-        most = self.menu.affordable(self.left_usd)
-        by_rung: list[list[RateBundle]] = [[] for _ in range(rungs)]
-        for size in range(1, BUNDLE + 1):
-            scale = 1 + np.einsum("rii->ri", overlap)
-            worth = np.where(shut, -1.0, np.round(gain**2 / scale, 9))
-            # The first rate of a new rung gains nothing by itself: take the one nearest to the optimum.
-            pick = worth.argmax(1)
-            column = overlap[every, :, pick]
-            by = scale[every, pick][:, None]
-            gain = gain - column * gain[every, pick][:, None] / by
-            overlap = overlap - column[:, :, None] * column[:, None, :] / by[:, :, None]
-            for rung in np.flatnonzero((worth[every, pick] >= 0) & (most >= size)):
-                before = by_rung[rung][-1] if by_rung[rung] else RateBundle((), 0.0)
-                place = int(rung * width + pick[rung])
-                by_rung[rung].append(RateBundle((*before.places, place), before.saved + float(worth[rung, pick[rung]])))
-            shut = shut.copy()
-            shut[every, pick] = True
-        return by_rung
+    @property
+    def variance(self) -> float:
+        return float(self.covariance[-1, -1])
 
-    def buy(self, bundle: RateBundle) -> None:
-        for pick in bundle.places:
-            scale = 1 + self.overlap[pick, pick]
-            self.variance -= float(self.gain[pick] ** 2 / scale)
-            self.gain = self.gain - self.overlap[:, pick] * self.gain[pick] / scale
-            self.overlap = self.overlap - np.outer(self.overlap[:, pick], self.overlap[pick]) / scale
-            self.open[pick] = False
-            self.left_usd -= self.usd(pick)
+    def affordable(self) -> Array:
+        """Return how many trials of each rung can be bought one after another; like `Search.buys`, for a plan's own
+        money.
+        """
+        more = np.floor((self.left_usd - np.minimum(self.reserve_usd, SPARE * self.usd)) / self.usd + 1e-9)
+        return np.where(self.left_usd < self.reserve_usd - 1e-9, 0, 1 + more)
 
-    def usd(self, place: int) -> float:
-        return float(self.menu.usd[place // len(OFFSETS)])
+    def purchases(self) -> list[tuple[int, int]]:
+        """Return the rungs that can be bought, each with the trials that complete it or add one more."""
+        most = self.affordable()
+        wanted = np.where(self.numbers < POINTS, POINTS - self.numbers, 1)
+        return [
+            (int(number), int(wanted[number]))
+            for number in np.flatnonzero((wanted <= most) & (self.numbers + wanted <= MOST))
+        ]
 
-    def spend(self) -> list[int]:
-        """Buy bundles by variance removed per dollar until nothing is affordable or worth it."""
-        bought: list[int] = []
-        for _ in range(FURTHEST):
-            every = [bundle for rung in self.bundles() for bundle in rung]
-            best = max(every, key=lambda one: one.saved / (len(one.places) * self.usd(one.places[0])), default=None)
-            if best is None or best.saved < DULL * self.variance:
-                break
-            self.buy(best)
-            bought += best.places
-        return bought
+    def saved(self, number: int, trials: int) -> float:
+        """Return the variance of the target's optimum that these trials remove."""
+        return float(self.covariance[-1, number] ** 2 / (self.covariance[number, number] + self._error(number, trials)))
+
+    def _error(self, number: int, trials: int) -> float:
+        """Return the variance of what these trials say about their own rung, in addition to those before."""
+        before = self.numbers[number]
+        known = (before - 1) ** 2 if before > 1 else 0
+        return float(LOCATED**2 / ((before + trials - 1) ** 2 - known)) if before + trials > 1 else np.inf
+
+    def after(self, number: int, trials: int) -> Outlook:
+        column = self.covariance[:, number]
+        scale = self.covariance[number, number] + self._error(number, trials)
+        numbers = self.numbers.copy()
+        numbers[number] += trials
+        return Outlook(
+            rungs=self.rungs,
+            numbers=numbers,
+            covariance=self.covariance - np.outer(column, column) / scale,
+            reserve_usd=self.reserve_usd,
+            usd=self.usd,
+            left_usd=self.left_usd - trials * float(self.usd[number]),
+        )
 
 
-def best_plan(search: Search, information: Information, rungs: Sequence[Rung]) -> TrialPlan | None:
+def best_plan(search: Search, rungs: Sequence[Rung]) -> RungPlan | None:
     """Return the plan that leaves the least expected regret, the cheapest of equally good ones; None if there is
-    nothing to buy.
+    nothing worth buying.
     """
-    menu = Menu.of(search, information, rungs)
-    now = Outlook(menu, information, search.left_usd)
+    fit = fit_jointly(search.problem, search.history, rungs)
+    now = Outlook.of(search, fit, rungs)
     plans = []
-    for start in (None, *(rung[-1] for rung in now.bundles() if rung)):
-        outlook = now.copy()
-        bought: list[int] = []
-        if start is not None:
-            outlook.buy(start)
-            bought = list(start.places)
-        bought += outlook.spend()
-        first = menu.trials[bought[0]] if bought else None
-        if first is not None:
-            plans.append(TrialPlan(first, now.variance - outlook.variance, search.left_usd - outlook.left_usd))
+    for number, trials in now.purchases():
+        first = now.saved(number, trials)
+        outlook = now.after(number, trials)
+        for _ in range(LONGEST):
+            best = max(outlook.purchases(), key=lambda one: outlook.saved(*one), default=None)
+            if best is None or outlook.saved(*best) < DULL * outlook.variance:
+                break
+            outlook = outlook.after(*best)
+        plans.append(
+            RungPlan(
+                rung=rungs[number],
+                expected=fit.expected(rungs[number]),
+                first=first,
+                saved=now.variance - outlook.variance,
+                usd=now.left_usd - outlook.left_usd,
+            )
+        )
     if not plans:
         return None
     most = max(plan.saved for plan in plans)
-    return min((plan for plan in plans if plan.saved >= most - AS_GOOD * now.variance), key=lambda plan: plan.usd)
+    nats = float(fit.skews @ fit.curvatures) * most
+    if most < WORTHWHILE * now.variance or nats < UNSEEN * search.problem.noise:
+        return None
+    good = [plan for plan in plans if plan.saved >= most - AS_GOOD * now.variance]
+    least = min(plan.usd for plan in good)
+    # Plans of the same trials in another order cost the same: what says the most comes first.
+    return max((plan for plan in good if plan.usd <= least * (1 + 1e-6)), key=lambda plan: plan.first)

@@ -1,13 +1,17 @@
-"""One fit of all trials of a search: a U over the logarithm of the rate for each rung, with optima that follow a law.
+"""The best rate of the target from all trials of a search: a few explanations, each weighed by what it predicted.
 
-    loss = floor[rung] + a[rung] U(ln rate - m[rung])
-    m[rung] = law(rung) + c + gN ln N/N* + gD ln D/D* + gB ln B/B* + h (ln D/D*)² + own[rung]
+    loss = floor[rung] + a U(ln rate - m[rung])
+    m[rung] = shape(rung) + c + gN ln N/N* + gD ln D/D* + gB ln B/B* + own[rung]
 
-where * is the target. `own` is a Gaussian process over size, horizon and batch: neighbouring rungs miss the law alike,
-so trials far from the target cannot average its miss away, however many they are.
-Every parameter but the floors has a prior, so two or three rates on a rung say something.
-Uncertainty comes from refits: each draws new losses around the observed ones and new prior means, and minimises the
-same sum of squares. All refits run at once as batched Gauss-Newton steps with damping.
+where * is the target. An explanation is a shape and two scales. The shapes are published laws and "the same
+everywhere", which is what grid search on a smaller setting assumes; all pass through the expected rate at the target.
+The scales multiply the widths of c and of the exponents, so that a family far from any law is no surprise (heavy tails).
+`own` is a Gaussian process: neighbouring rungs miss alike, so many trials far from the target cannot average it away.
+
+Under each explanation the optima of all rungs are normal, and the rungs with trials are taken in one after another:
+each is first predicted, and how likely its losses were is the explanation's weight. At the end each rung is predicted
+from the others: where these predictions miss by more than they say, the interval widens, and where they miss by far
+more, only the rung nearest to the target counts.
 """
 
 from __future__ import annotations
@@ -15,26 +19,33 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
-from .curve import Array, deviation, jump_deviation, u_shape, u_slope
-from .problem import DIVERGED_NATS, Observation, Problem, Rung
+from .curve import (
+    GAPS,
+    SKEWS,
+    SOFT,
+    STEP,
+    Array,
+    RungLosses,
+    Shapes,
+    diverges,
+    expected_gaps,
+    places_from,
+    u_shape,
+)
+from .problem import DIVERGED_NATS, Observation, Problem, Rung, nats_per_log_token
 
+# Widths of families differ by about this much: benchmarks/tuning/families.log.
+SCALES = np.array([0.25, 0.5, 1.0, 2.0])
 REACH = 2.0  # ln of the distance at which settings miss a law almost independently
-# ln of the least distance of a diverged rate from the optimum
-WALL_GAP = 0.8
-WALL_SOFTNESS = 0.4
-SURPRISE = 1.5  # deviations from the law beyond which a belief pulls no harder
-HUBER = 2.5  # deviations beyond which residuals count linearly
-NOISE_WEIGHT = 1.0  # degrees of freedom of the expected noise, added to those of the residuals
-MOST_NOISE = 8.0  # upper limit on a refit's noise, as a multiple of the estimate
-LEAST_NOISE = 0.5  # lower limit, as a share of the expected noise: a few losses on a smooth curve may be luck
-STEPS = 25
-WIDER = 1.04  # correction of the refits' spread: they are least squares, not draws of the posterior
-LINE = 5  # parameters of the optima that all rungs share: c, gN, gD, gB, h
-SHARED = 6  # and the curvature
+BEYOND = 2.5  # ln by which places go beyond the allowed rates
+MISSED = 2.0  # deviations: where rungs miss their predictions by more, the far ones do not count
+QUANTILES = (np.arange(400) + 0.5) / 400
+NORMAL_PLACES = np.linspace(-6.0, 6.0, 1201)
+NORMAL_SHARES = np.array([NormalDist().cdf(place) for place in NORMAL_PLACES])
 
 
 @dataclass(frozen=True)
@@ -47,152 +58,220 @@ class RungCurve:
     high: float
     floor: float  # loss at the optimum
     curvature: float
+    skew: float
 
     def loss(self, rate: Array) -> Array:
-        return self.floor + self.curvature * u_shape(np.log(rate / self.optimum))
+        return self.floor + self.curvature * u_shape(np.log(rate / self.optimum), self.skew)
+
+
+@dataclass(frozen=True)
+class OptimaMixture:
+    """The optima of all rungs, normal under each explanation."""
+
+    weights: Array
+    means: Array  # explanations x rungs
+    covariances: Array  # explanations x rungs x rungs
+
+    def moments(self) -> tuple[Array, Array]:
+        """Return the mean and the covariance over all explanations."""
+        mean = self.weights @ self.means
+        away = self.means - mean
+        within = np.einsum("e,eij->ij", self.weights, self.covariances)
+        return mean, within + np.einsum("e,ei,ej->ij", self.weights, away, away)
+
+    def quantiles(self, number: int, levels: Array, wider: float = 1.0) -> Array:
+        """Return quantiles of a rung's optimum, `wider` times as far from the mean."""
+        means = self.means[:, number]
+        deviations = np.sqrt(np.maximum(self.covariances[:, number, number], 1e-12))
+        low = float((means - 5 * deviations).min())
+        high = float((means + 5 * deviations).max())
+        places = np.linspace(low, high, 1200)
+        share = self.weights @ _normal_share((places - means[:, None]) / deviations[:, None])
+        middle = float(self.weights @ means)
+        return middle + wider * (np.interp(levels, share, places) - middle)
 
 
 @dataclass(frozen=True)
 class JointFit:
-    """Samples of the target's optimum and curvature, and the curves of the rungs that have trials."""
+    """What is believed about the target's optimum, and the curves of the rungs that have trials."""
 
     problem: Problem
-    optima: Array  # ln of the target's optimum, one for each refit
-    curvatures: Array
-    exponents: Array  # refits x (size, horizon, batch), added to the law's
+    history: tuple[Observation, ...]
+    rungs: tuple[Rung, ...]
+    optima: Array  # ln of the target's optimum: equally likely values
     curves: tuple[RungCurve, ...]
-    wall_gaps: Array  # ln of diverging over optimal rate
+    mixture: OptimaMixture
+    shape_weights: dict[str, float]  # how much each shape counts after the trials
+    skews: Array  # probability of each skew
+    curvatures: Array  # expected curvature for each skew
+    gaps: Array  # probability of each gap between best and diverging rate
+    noise: float
+    wider: float  # how far rungs miss what the others predict of them, in deviations; at least 1
+    nearest_only: bool  # whether the far rungs were left out, since they contradict each other
+
+    def _above(self, log_rates: Array) -> Array:
+        """Return the expected nats above the optimum, without divergence, for each rate."""
+        distance = log_rates[:, None] - self.optima
+        each = [
+            share * np.minimum(a * u_shape(distance, skew), DIVERGED_NATS).mean(1)
+            for share, a, skew in zip(self.skews, self.curvatures, SKEWS, strict=True)
+        ]
+        return np.asarray(sum(each))
 
     def regret(self, log_rate: float) -> float:
         """Return the expected loss above the optimum's, without divergence."""
-        return float(np.mean(self.curvatures * u_shape(np.minimum(log_rate - self.optima, 6.0))))
+        return float(self._above(np.array([log_rate]))[0])
 
     def divergence(self, log_rate: float) -> float:
-        return float(np.mean(log_rate > self.optima + self.wall_gaps))
+        return float(diverges(log_rate - self.optima, self.gaps).mean())
 
-    def best_rate(self, divergence_nats: float = DIVERGED_NATS) -> float:
-        """Return the rate with the least expected loss.
-
-        A diverged run counts as this many nats, and no other counts as more.
-        """
-        low = math.log(self.problem.lowest)
-        high = math.log(self.problem.highest)
-        grid = np.linspace(max(low, self.optima.min()), min(high, self.optima.max()) + 1e-9, 121)
-        distance = grid[:, None] - self.optima
-        losses = np.minimum(self.curvatures * u_shape(np.minimum(distance, 6.0)), divergence_nats)
-        costs = np.where(distance > self.wall_gaps, divergence_nats, losses).mean(1)
+    def best_rate(self) -> float:
+        """Return the rate with the least expected loss. A run that diverges has wasted half of its tokens on average."""
+        wasted = math.log(2) * nats_per_log_token(self.problem, self.history)
+        low = max(math.log(self.problem.lowest), float(self.optima[0]))
+        high = min(math.log(self.problem.highest), float(self.optima[-1]))
+        grid = np.linspace(low, max(low, high) + 1e-9, 121)
+        costs = self._above(grid) + wasted * np.array([self.divergence(one) for one in grid])
         return self.problem.clip(math.exp(grid[int(np.argmin(costs))]))
+
+    def expected(self, rung: Rung) -> float:
+        """Return the rate at which a rung's optimum is expected."""
+        return math.exp(float(self.mixture.weights @ self.mixture.means[:, self.rungs.index(rung)]))
 
     def interval(self) -> tuple[float, float]:
         low, high = np.exp(np.quantile(self.optima, [0.1, 0.9]))
         return float(low), float(high)
 
+    def projected(self, rungs: Sequence[Rung]) -> Array:
+        """Return the 10%, 50% and 90% quantiles of the optima of other settings, as rates."""
+        fit = fit_jointly(self.problem, self.history, rungs)
+        numbers = [fit.rungs.index(rung) for rung in rungs]
+        levels = np.array([0.1, 0.5, 0.9])
+        return np.exp([fit.mixture.quantiles(number, levels, fit.wider) for number in numbers])
 
-def fit_jointly(problem: Problem, history: Sequence[Observation], refits: int = 200) -> JointFit:
-    """Fit all finite trials; diverged ones bound their rung's optimum from above."""
-    data = TrialData.of(problem, history).with_measured_noise()
-    theta = data.minimise(refits, np.random.default_rng(problem.seed))
-    optima = data.optima(theta)
-    tried = {one.trial.rung for one in history}
-    curves = tuple(data.curve(theta, number) for number, rung in enumerate(data.rungs) if rung.name in tried)
-    gaps = _wall_gaps(data, optima, np.random.default_rng(problem.seed + 1))
-    number = data.target_number
-    middle = np.median(optima[:, number])
-    spread = middle + WIDER * (optima[:, number] - middle)
-    return JointFit(
+
+def fit_jointly(problem: Problem, history: Sequence[Observation], also: Sequence[Rung] = ()) -> JointFit:
+    """Return what the trials say about the target, the rungs that have trials, and the rungs `also`."""
+    evidence = Evidence.of(problem, history, also)
+    tried = evidence.informative()
+    mixture, shapes = evidence.mixture(tried)
+    wider = evidence.missed(tried)
+    nearest_only = wider > MISSED
+    if nearest_only:
+        wider = MISSED
+        mixture, shapes = evidence.mixture([min(tried, key=evidence.distance)])
+    names = [one.trial.rung for one in history]
+    weights = evidence.posterior()
+    by_skew = weights.sum((0, 2))
+    curvatures = np.einsum("nsc,c->s", weights, evidence.shapes.curvatures) / np.maximum(by_skew, 1e-12)
+    fit = JointFit(
         problem=problem,
-        optima=spread,
-        curvatures=data.curvatures(theta)[:, number],
-        exponents=theta[:, 1:4],
-        curves=curves,
-        wall_gaps=gaps,
+        history=tuple(history),
+        rungs=evidence.rungs,
+        optima=mixture.quantiles(evidence.target, QUANTILES, wider),
+        curves=(),
+        mixture=mixture,
+        shape_weights=shapes,
+        skews=by_skew,
+        curvatures=curvatures,
+        gaps=evidence.gaps(mixture),
+        noise=float(weights.sum((1, 2)) @ evidence.shapes.noises),
+        wider=wider,
+        nearest_only=nearest_only,
+    )
+    numbers = [number for number, rung in enumerate(evidence.rungs) if rung.name in names]
+    return replace(fit, curves=tuple(_curve(fit, evidence, number) for number in numbers))
+
+
+def _curve(fit: JointFit, evidence: Evidence, number: int) -> RungCurve:
+    low, middle, high = fit.mixture.quantiles(number, np.array([0.1, 0.5, 0.9]), fit.wider)
+    losses = evidence.losses[number]
+    skew = float(fit.skews @ SKEWS)
+    a = float(fit.skews @ fit.curvatures)
+    floor = math.nan
+    if losses.rates:
+        x, y = losses.arrays()
+        u = u_shape(x - middle, skew)
+        weight = 1 / (fit.noise**2 + (y - y.min()) ** 2)
+        if len(u) > 2 and np.ptp(u) > 0:
+            # The rung's own curvature, kept within what is known about all rungs.
+            centred = u - weight @ u / weight.sum()
+            own = float((weight * centred) @ y / ((weight * centred) @ u))
+            a = min(max(own, a / 3), a * 3)
+        floor = float(weight @ (y - a * u) / weight.sum())
+    return RungCurve(
+        rung=evidence.rungs[number],
+        optimum=math.exp(middle),
+        low=math.exp(low),
+        high=math.exp(high),
+        floor=floor,
+        curvature=a,
+        skew=skew,
     )
 
 
 @dataclass(frozen=True)
-class TrialData:
-    """The trials as arrays. `theta` is refits x parameters: shared ones, then misses, floors, curvatures by rung.
-
-    The target is always one of the rungs. Misses are whitened: independent normal numbers, which `mixing` correlates.
-    """
+class Evidence:
+    """The trials by rung, with the likelihood of each place of a rung's optimum."""
 
     problem: Problem
     rungs: tuple[Rung, ...]
-    index: NDArray[np.int64]  # number of each finite trial's rung
-    x: Array
-    y: Array
-    above: Array  # the lowest loss of its rung
-    high: NDArray[np.bool_]  # above the best rate of its rung
-    sigma: Array
-    wall_index: NDArray[np.int64]
-    wall_x: Array
-    mixing: Array
-    freedom: float  # degrees of freedom of the deviations
+    target: int
+    losses: tuple[RungLosses, ...]
+    shapes: Shapes
+    places: Array
+    marginal: Array  # rungs x shapes: ln likelihood of a rung's losses under a shape, wherever its optimum is
+    likelihood: Array  # rungs x places: ln, averaged over the shapes that the other rungs leave
 
     @classmethod
-    def of(cls, problem: Problem, history: Sequence[Observation], also: Sequence[Rung] = ()) -> TrialData:
-        """Return the trials of `history`, with parameters for the target and the rungs `also` that have none yet."""
-        wanted = [*(one.trial.rung for one in history), *(rung.name for rung in also), problem.target.name]
-        names = list(dict.fromkeys(wanted))
-        rungs = tuple(problem.rung(name) for name in names)
-        best = {
-            name: min((one for one in history if one.trial.rung == name and one.finite), key=_loss, default=None)
-            for name in names
-        }
-        lowest = {name: math.inf if one is None else one.loss for name, one in best.items()}
-        walls = [one for one in history if _is_wall(one, best[one.trial.rung])]
-        finite = [one for one in history if one.finite and one not in walls]
-        y = np.array([one.loss for one in finite])
-        above = y - np.array([lowest[one.trial.rung] for one in finite])
-        bests = [best[one.trial.rung] for one in finite]
-        data = cls(
+    def of(cls, problem: Problem, history: Sequence[Observation], also: Sequence[Rung] = ()) -> Evidence:
+        priors = problem.priors
+        names = [*(one.trial.rung for one in history), problem.target.name]
+        rungs = tuple(dict.fromkeys([*(problem.rung(name) for name in names), *also]))
+        losses = tuple(_losses(history, rung.name) for rung in rungs)
+        laws = [priors.law(rung) for rung in rungs]
+        # Whole steps, so that adding a rung does not move every place.
+        low = STEP * math.floor((min(math.log(problem.lowest), *laws) - BEYOND) / STEP)
+        high = max(math.log(problem.highest), *laws) + BEYOND
+        places = places_from(low, math.ceil((high - low) / STEP))
+        shapes = Shapes(priors.curvature, priors.curvature_offset, problem.noise)
+        blank = cls(
             problem=problem,
             rungs=rungs,
-            index=np.array([names.index(one.trial.rung) for one in finite], dtype=np.int64),
-            x=np.log([one.trial.rate for one in finite]) if finite else np.empty(0),
-            y=y,
-            above=above,
-            high=np.array(
-                [top is not None and one.trial.rate > top.trial.rate for one, top in zip(finite, bests, strict=True)],
-                dtype=bool,
-            ),
-            sigma=np.empty(0),
-            wall_index=np.array([names.index(one.trial.rung) for one in walls], dtype=np.int64),
-            wall_x=np.log([one.trial.rate for one in walls]) if walls else np.empty(0),
-            mixing=_mixing(rungs, problem.priors.nugget),
-            freedom=NOISE_WEIGHT,
+            target=rungs.index(problem.target),
+            losses=losses,
+            shapes=shapes,
+            places=places,
+            marginal=np.zeros((len(rungs), shapes.prior.size)),
+            likelihood=np.zeros((len(rungs), len(places))),
         )
-        return replace(data, sigma=data.deviations(np.full(len(rungs), problem.priors.curvature)))
+        tried = blank.informative()
+        if not tried:
+            return blank
+        by_shape = np.array([shapes.likelihood(losses[one], float(low), len(places)) for one in tried])
+        # Every place counts alike here: rungs share what they miss of a law, which must not look like noise.
+        marginal = _log_sum(by_shape, 2) - math.log(len(places))
+        others = shapes.prior.ravel() + marginal.sum(0) - marginal
+        others -= _log_sum(others, 1)[:, None]
+        blank.marginal[tried] = marginal
+        blank.likelihood[tried] = _log_sum(by_shape + others[:, :, None], 1)
+        return blank
 
-    @property
-    def target_number(self) -> int:
-        return next(number for number, rung in enumerate(self.rungs) if rung.name == self.problem.target.name)
+    def posterior(self) -> Array:
+        """Return the probability of each shape of the U after all trials."""
+        weight = self.shapes.prior.ravel() + self.marginal.sum(0)
+        return np.exp(weight - _log_sum(weight, 0)).reshape(self.shapes.prior.shape)
 
-    def deviations(self, curvatures: Array) -> Array:
-        """Return the deviation of each finite trial's loss from the model, in nats, for these curvatures of the rungs."""
-        return deviation(self.problem.noise, curvatures[self.index], self.above)
+    def informative(self) -> list[int]:
+        """Return the rungs whose trials say something about their optimum, those with the most trials first."""
+        numbers = [number for number, one in enumerate(self.losses) if len(one.rates) > 1 or len(one.walls)]
+        return sorted(numbers, key=lambda number: -len(self.losses[number].rates))
 
-    def with_measured_noise(self) -> TrialData:
-        """Return the trials with deviations for the fitted curvatures, scaled by how far the best fit misses the
-        losses.
-        """
-        if not len(self.x):
-            return self
-        theta = self.minimise(1, np.random.default_rng(0))
-        data = replace(self, sigma=self.deviations(self.curvatures(theta)[0]))
-        theta = data.minimise(1, np.random.default_rng(0), theta)
-        residual, jacobian = data.residuals(theta, data.y)
-        n = len(data.x)
-        _, widths = data.prior(len(data.rungs))
-        rows = jacobian[0, :n]
-        used = np.linalg.solve(rows.T @ rows + np.diag(1 / widths**2), rows.T @ rows).trace()
-        misses = np.minimum(np.abs(residual[0, :n]), 2 * HUBER)
-        freedom = NOISE_WEIGHT + max(0.0, n - used)
-        scale = math.sqrt((NOISE_WEIGHT + float((misses**2).sum())) / freedom)
-        return replace(data, sigma=data.sigma * max(LEAST_NOISE, scale), freedom=freedom)
+    def distance(self, number: int) -> float:
+        return float(np.abs(self._places()[number, 1:]).sum())
 
-    def places(self, rungs: Sequence[Rung]) -> Array:
-        """Return the logarithmic distances of rungs from the target: 1, size, horizon, batch, and the horizon's square."""
+    def _places(self) -> Array:
+        """Return 1 and the logarithmic distances in size, horizon and batch of each rung from the target."""
         target = self.problem.target
         return np.array(
             [
@@ -201,168 +280,93 @@ class TrialData:
                     math.log(rung.parameters / target.parameters),
                     math.log(rung.tokens / target.tokens),
                     math.log(rung.batch_tokens / target.batch_tokens),
-                    math.log(rung.tokens / target.tokens) ** 2,
                 ]
-                for rung in rungs
+                for rung in self.rungs
             ]
-        ).reshape(len(rungs), LINE)
-
-    def prior(self, count: int) -> tuple[Array, Array]:
-        """Return means and standard deviations of all parameters, for `count` rungs.
-
-        The prior of a floor is almost flat.
-        """
-        p = self.problem.priors
-        ones = np.ones(count)
-        means = np.concatenate([[0] * LINE, [math.log(p.curvature)], 0 * ones, 3 * ones, 0 * ones])
-        shared = [p.offset, p.size, p.horizon, p.batch, p.bend, p.curvature_offset]
-        return means, np.concatenate([shared, ones, 10 * ones, p.curvature_spread * ones])
-
-    def laws(self) -> Array:
-        return np.array([self.problem.priors.law(rung) for rung in self.rungs])
-
-    def optima(self, theta: Array) -> Array:
-        count = len(self.rungs)
-        misses = theta[:, SHARED : SHARED + count] @ self.mixing.T
-        return self.laws() + theta[:, :LINE] @ self.places(self.rungs).T + misses
-
-    def curvatures(self, theta: Array) -> Array:
-        """Return each rung's curvature."""
-        return np.exp(np.clip(theta[:, LINE:SHARED] + theta[:, SHARED + 2 * len(self.rungs) :], -12, 3))
-
-    def residuals(self, theta: Array, y: Array, sigma: Array | None = None) -> tuple[Array, Array]:
-        """Return the weighted residuals of finite and diverged trials, and their derivatives."""
-        sigma = self.sigma if sigma is None else sigma
-        refits = len(theta)
-        count = len(self.rungs)
-        n = len(self.x)
-        optima = self.optima(theta)
-        places = self.places(self.rungs)
-        distance = np.clip(self.x - optima[:, self.index], -6.0, 6.0)
-        a = self.curvatures(theta)[:, self.index]
-        floor = theta[:, SHARED + count : SHARED + 2 * count][:, self.index]
-        model = floor + a * u_shape(distance)
-        residual = np.empty((refits, n + len(self.wall_x)))
-        jacobian = np.zeros((refits, n + len(self.wall_x), theta.shape[1]))
-        unstable = self.high & (model < y)
-        sigma = np.where(unstable, np.hypot(sigma, jump_deviation(a, self.above)), sigma)
-        residual[:, :n] = (model - y) / sigma
-        rows = np.arange(n)
-        slope = -a * u_slope(distance) / sigma
-        jacobian[:, :n, :LINE] = slope[:, :, None] * places[self.index]
-        jacobian[:, :n, LINE] = a * u_shape(distance) / sigma
-        jacobian[:, :n, SHARED : SHARED + count] = slope[:, :, None] * self.mixing[self.index]
-        jacobian[:, rows, SHARED + count + self.index] = 1 / sigma
-        jacobian[:, rows, SHARED + 2 * count + self.index] = jacobian[:, :n, LINE]
-        over = optima[:, self.wall_index] + WALL_GAP - self.wall_x
-        active = (over > 0) / WALL_SOFTNESS
-        residual[:, n:] = np.maximum(over, 0) / WALL_SOFTNESS
-        jacobian[:, n:, :LINE] = active[:, :, None] * places[self.wall_index]
-        jacobian[:, n:, SHARED : SHARED + count] = active[:, :, None] * self.mixing[self.wall_index]
-        return residual, jacobian
-
-    def minimise(self, refits: int, rng: np.random.Generator, start: Array | None = None) -> Array:
-        """Return the parameters of every refit: refit 0 is of the observed losses, the others of redrawn ones."""
-        means, widths = self.prior(len(self.rungs))
-        count = len(self.rungs)
-        centre = means + widths * rng.standard_normal((refits, len(means))) * (np.arange(refits) > 0)[:, None]
-        drawn = (np.arange(refits) > 0)[:, None]
-        # The size of the noise is not known either: each refit draws one that the residuals allow.
-        scale = np.where(drawn, np.sqrt(self.freedom / rng.chisquare(self.freedom, (refits, 1))), 1.0)
-        sigma = self.sigma * np.minimum(scale, MOST_NOISE)
-        y = self.y + sigma * rng.standard_normal((refits, len(self.y))) * drawn
-        floors = [self.y[self.index == number].min(initial=np.inf) for number in range(count)]
-        floors = [3.0 if not np.isfinite(one) else one for one in floors]
-        centre[:, SHARED + count : SHARED + 2 * count] = floors
-        if start is None and refits > 1:
-            start = self.minimise(1, rng)
-        theta = centre.copy() if start is None else np.repeat(start, refits, 0)
-        damping = np.full(refits, 1e-2)
-        cost = self._cost(theta, (y, sigma), centre, widths)
-        for _ in range(STEPS):
-            residual, jacobian = self.residuals(theta, y, sigma)
-            weight = np.minimum(1.0, HUBER / np.maximum(np.abs(residual), 1e-12))
-            trust = self._trust(theta, centre, widths)
-            pull = trust * (theta - centre) / widths**2
-            weighted = jacobian.transpose(0, 2, 1) * weight[:, None, :]
-            normal = weighted @ jacobian
-            diagonal = np.einsum("rii->ri", normal)  # a view
-            diagonal += trust / widths**2
-            gradient = (weighted @ residual[:, :, None])[:, :, 0] + pull
-            diagonal *= 1 + damping[:, None]
-            step = np.linalg.solve(normal, gradient[:, :, None])[:, :, 0]
-            trial = theta - step
-            new = self._cost(trial, (y, sigma), centre, widths)
-            better = new < cost
-            theta = np.where(better[:, None], trial, theta)
-            gain = np.where(better, cost - new, np.inf)
-            cost = np.where(better, new, cost)
-            damping = np.clip(np.where(better, damping / 5, damping * 4), 1e-9, 1e9)
-            if np.all((gain < 1e-4) | (damping > 1e6)):
-                break
-        return theta
-
-    def _cost(self, theta: Array, losses: tuple[Array, Array], centre: Array, widths: Array) -> Array:
-        residual, _ = self.residuals(theta, *losses)
-        size = np.abs(residual)
-        misfit = np.where(size < HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER))
-        away = np.abs(theta - centre) / widths
-        beliefs = 0.5 * away**2
-        line = away[:, :LINE]
-        beliefs[:, :LINE] = np.where(line < SURPRISE, beliefs[:, :LINE], SURPRISE * (line - 0.5 * SURPRISE))
-        return np.asarray(misfit.sum(1) + beliefs.sum(1))
-
-    @staticmethod
-    def _trust(theta: Array, centre: Array, widths: Array) -> Array:
-        """Return the weights of the beliefs: a law that is far off must not outweigh what the trials say."""
-        away = np.abs(theta - centre) / widths
-        away[:, LINE:] = 0
-        return SURPRISE / np.maximum(SURPRISE, away)
-
-    def curve(self, theta: Array, number: int) -> RungCurve:
-        optima = self.optima(theta)[:, number]
-        low, high = np.exp(np.quantile(optima, [0.1, 0.9]))
-        floor = float(theta[0, SHARED + len(self.rungs) + number])
-        curvature = float(self.curvatures(theta)[0, number])
-        return RungCurve(
-            rung=self.rungs[number],
-            optimum=math.exp(optima[0]),
-            low=float(low),
-            high=float(high),
-            floor=floor,
-            curvature=curvature,
         )
 
+    def mixture(self, taken: Sequence[int]) -> tuple[OptimaMixture, dict[str, float]]:
+        """Return the optima after the trials of the rungs `taken`, and the weights of the shapes."""
+        priors = self.problem.priors
+        shapes = priors.all_shapes(self.problem.target)
+        places = self._places()
+        tilted = places * np.array([0.0, priors.size, priors.horizon, priors.batch])
+        scales = np.array([(level, slope) for level in SCALES for slope in SCALES])
+        points = np.log([[rung.parameters, rung.tokens, rung.batch_tokens] for rung in self.rungs])
+        apart = np.sqrt(((points[:, None] - points[None]) ** 2).sum(2))
+        own = priors.nugget**2 * np.exp(-apart / REACH) + 1e-9 * np.eye(len(self.rungs))
+        curves = np.array([[shape.law(rung) for rung in self.rungs] for shape in shapes])
+        means = np.repeat(curves, len(scales), 0)
+        lines = [(level * priors.offset) ** 2 + slope**2 * tilted @ tilted.T for level, slope in scales]
+        covariances = np.array([one + own for one in lines] * len(shapes))
+        weights = np.log(np.repeat([shape.weight for shape in shapes], len(scales)))
+        for number in taken:
+            variance = covariances[:, number, number]
+            density = -0.5 * (self.places - means[:, number, None]) ** 2 / variance[:, None]
+            both = density + self.likelihood[number]
+            weights = weights + _log_sum(both, 1) - _log_sum(density, 1)
+            share = np.exp(both - _log_sum(both, 1)[:, None])
+            mean = share @ self.places
+            left = np.maximum(share @ self.places**2 - mean**2, (STEP / 2) ** 2)
+            gain = covariances[:, :, number] / variance[:, None]
+            means = means + gain * (mean - means[:, number])[:, None]
+            covariances = covariances - gain[:, :, None] * gain[:, None, :] * (variance - left)[:, None, None]
+        weights = np.exp(weights - _log_sum(weights, 0))
+        by_shape = weights.reshape(len(shapes), -1).sum(1)
+        named = {shape.name: float(weight) for shape, weight in zip(shapes, by_shape, strict=True)}
+        return OptimaMixture(weights, means, covariances), named
 
-def _mixing(rungs: Sequence[Rung], nugget: float) -> Array:
-    """Return the square root of the covariance of the rungs' misses."""
-    points = np.log([[rung.parameters, rung.tokens, rung.batch_tokens] for rung in rungs])
-    distances = np.sqrt(((points[:, None] - points[None]) ** 2).sum(2))
-    covariance = nugget**2 * np.exp(-distances / REACH)
-    return np.asarray(np.linalg.cholesky(covariance + 1e-9 * np.eye(len(rungs))))
+    def missed(self, tried: Sequence[int]) -> float:
+        """Return how far rungs with a minimum of their own miss what the others predict, in deviations; at least 1."""
+        checked = [number for number in tried if self.losses[number].bracketed and len(self.losses[number].rates) > 2]
+        misses = []
+        for number in checked:
+            others = [one for one in tried if one != number]
+            if not others:
+                continue
+            mean, covariance = self.mixture(others)[0].moments()
+            share = np.exp(self.likelihood[number] - _log_sum(self.likelihood[number], 0))
+            found = float(share @ self.places)
+            spread = float(share @ (self.places - found) ** 2)
+            misses.append((found - mean[number]) ** 2 / (covariance[number, number] + spread))
+        # One more, of exactly one deviation, keeps two rungs from deciding everything.
+        return max(1.0, math.sqrt((1 + sum(misses)) / (1 + len(misses))))
+
+    def gaps(self, mixture: OptimaMixture) -> Array:
+        """Return the probabilities of the gap between best and diverging rate, given which rates diverged."""
+        mean, _ = mixture.moments()
+        weight = np.log(expected_gaps())
+        for number, losses in enumerate(self.losses):
+            for x in losses.rates:
+                weight -= np.logaddexp(0, (x - mean[number] - GAPS) / SOFT)
+            for x in losses.walls:
+                weight -= np.logaddexp(0, (GAPS - x + mean[number]) / SOFT)
+        return np.asarray(np.exp(weight - _log_sum(weight, 0)))
 
 
-def _loss(one: Observation) -> float:
-    return one.loss
+def _losses(history: Sequence[Observation], rung: str) -> RungLosses:
+    """Return a rung's trials. One that ends far above a lower rate has diverged; one at too low a rate is only slow."""
+    seen = [one for one in history if one.trial.rung == rung]
+    finite = [one for one in seen if one.finite]
+    best = min(finite, key=lambda one: one.loss, default=None)
+    walls = [one for one in seen if one.diverged]
+    if best is not None:
+        jumped = [one for one in finite if one.loss >= best.loss + DIVERGED_NATS and one.trial.rate > best.trial.rate]
+        walls += jumped
+        finite = [one for one in finite if one not in jumped]
+    return RungLosses(
+        tuple(math.log(one.trial.rate) for one in finite),
+        tuple(one.loss for one in finite),
+        tuple(math.log(one.trial.rate) for one in walls),
+    )
 
 
-def _is_wall(one: Observation, best: Observation | None) -> bool:
-    """Return whether a trial diverged. One at a rate below the best is only slow, however high its loss."""
-    if best is None or not one.finite:
-        return one.diverged
-    return one.loss >= best.loss + DIVERGED_NATS and one.trial.rate > best.trial.rate
+def _log_sum(values: Array, axis: int) -> Array:
+    """Return ln of the sum of exponentials."""
+    top = values.max(axis, keepdims=True)
+    return np.asarray(np.log(np.exp(values - top).sum(axis)) + np.squeeze(top, axis))
 
 
-def _wall_gaps(data: TrialData, optima: Array, rng: np.random.Generator) -> Array:
-    """Return how far above the optimum rates diverge: a prior, weighted by the rates that did and did not."""
-    refits = len(optima)
-    gaps = rng.normal(2.0, 0.5, (50, refits))
-    weight = np.zeros_like(gaps)
-    softness = 0.2
-    for x, index in zip(data.x, data.index, strict=True):
-        weight -= np.logaddexp(0, ((x - optima[:, index]) - gaps) / softness)
-    for x, index in zip(data.wall_x, data.wall_index, strict=True):
-        weight -= np.logaddexp(0, (gaps - (x - optima[:, index])) / softness)
-    chance = np.exp(weight - weight.max(0))
-    chosen = (chance.cumsum(0) / chance.sum(0) > rng.random(refits)).argmax(0)
-    return gaps[chosen, np.arange(refits)]
+def _normal_share(values: Array) -> Array:
+    """Return the cumulative normal distribution."""
+    return np.interp(values, NORMAL_PLACES, NORMAL_SHARES)

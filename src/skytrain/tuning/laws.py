@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .problem import Law, Priors, Rung
+from .problem import Law, LawShape, Priors, Rung
 
 # GPT-3 (Brown et al. 2020, table 2.1): parameters and rate, at 300 billion tokens and batches of 0.5M to 3.2M.
 GPT3 = (
@@ -25,6 +25,12 @@ GPT3 = (
 )
 GPT3_TOKENS = 300e9
 HORIZON_EXPONENT = -0.32  # Bjorck et al. 2024, arXiv 2409.19913
+
+STANDARD = "standard"  # the shape that contradicts muP and CompleteP
+# Exponents of the tokens. Weight decay: its timescale 1/(rate x decay) stays a share of the run (Wang and Aitchison,
+# arXiv 2405.13698). Batch: Power Lines, arXiv 2505.13738. A warm-up is a share of the run already.
+AXIS_EXPONENTS = {"weight_decay": -1.0, "batch_tokens": 0.383}
+USER_OFFSET = 0.8  # ln: deviation of a value that is off by up to a factor of four
 
 # Range of the curves that the batch-aware law was fitted on.
 FITTED_SIZES = (2.1e8, 1.1e9)
@@ -130,23 +136,21 @@ def law_named(name: str) -> PublishedLaw:
     return next(one for one in LAWS if one.name == name)
 
 
-def combined_law(target: Rung, *, width_free: bool = False) -> Law:
-    """Return the shape of the batch-aware law, at the geometric mean of it and DeepSeek's.
+def combined_law(target: Rung, *, width_free: bool = False, curves: BatchAware = PUBLISHED_CURVES) -> Law:
+    """Return the law that a search starts from: the batch-aware one, with its exponent of the tokens everywhere.
 
     Only the level bends beyond the published runs: at a batch that is large for the horizon, every fit of the
     exponent of the tokens is 0.25 to 0.31. `width_free` is for muP and CompleteP, under which the best rate does not
     depend on the model's size.
     """
-    levels = [PUBLISHED_CURVES(target), math.log(deepseek(target))]
-    shift = sum(levels) / len(levels) - PUBLISHED_CURVES(target)
-    size = 0.0 if width_free else PUBLISHED_CURVES.size
+    size = 0.0 if width_free else curves.size
 
     def law(rung: Rung) -> float:
         steps = _within(rung.parameters, FITTED_SIZES) - _within(target.parameters, FITTED_SIZES)
-        extra = (size - PUBLISHED_CURVES.size) * steps
+        extra = (size - curves.size) * steps
         bent = _within(rung.tokens, FITTED_TOKENS) - _within(target.tokens, FITTED_TOKENS)
-        extra += PUBLISHED_CURVES.horizon * (math.log(rung.tokens / target.tokens) - bent)
-        return PUBLISHED_CURVES(rung) + shift + extra
+        extra += curves.horizon * (math.log(rung.tokens / target.tokens) - bent)
+        return curves(rung) + extra
 
     return law
 
@@ -157,22 +161,41 @@ def centred_law(target: Rung, rate: float) -> Law:
 
 
 def priors_for(target: Rung, law: Law) -> Priors:
-    """Return beliefs about a law's errors, wider the further the target is from the curves that the law was fitted on."""
-    outside = _outside(target.parameters, FITTED_SIZES) + _outside(target.tokens, FITTED_TOKENS)
-    if outside == 0:
-        return Priors(law=law)
-    # The exponents are extrapolated too; curves of short runs are steeper.
-    return Priors(
-        law=law,
-        offset=math.hypot(0.45, 0.08 * outside),
-        size=math.hypot(0.08, 0.025 * outside),
-        horizon=math.hypot(0.08, 0.04 * outside),
-        batch=math.hypot(0.12, 0.03 * outside),
-        nugget=0.15,
-        bend=math.hypot(0.01, 0.004 * outside),
-        curvature=0.028 * math.exp(0.1 * outside),
-        curvature_offset=math.hypot(0.6, 0.08 * outside),
-    )
+    """Return beliefs around a law: its own shape, that of DeepSeek's and of Step Law's, and none at all.
+
+    The levels of the published laws differ by more than their shapes, and the batch-aware one was the nearest in every
+    family (benchmarks/tuning/families.log); so all shapes pass through the expected rate at the target.
+    """
+    level = law(target)
+    others = [LawShape(name, _through(law_named(name), target, level)) for name in ("deepseek", "step-law")]
+    return Priors(law=law, shapes=tuple(others))
+
+
+def width_free_priors(target: Rung) -> Priors:
+    """Return beliefs for muP and CompleteP: the best rate does not depend on the size, unless the trials disagree.
+
+    No law's level was fitted under these parametrizations, so it is as uncertain as a user's value.
+    """
+    standard = LawShape(STANDARD, combined_law(target))
+    return Priors(law=combined_law(target, width_free=True), shapes=(standard,), offset=USER_OFFSET)
+
+
+def axis_shapes(axis: str, target: Rung, level: float) -> tuple[LawShape, ...]:
+    """Return how the best value of another setting may depend on the horizon, besides not at all."""
+    exponent = AXIS_EXPONENTS.get(axis)
+    if exponent is None:
+        return ()
+    return (LawShape(axis, lambda rung: level + exponent * math.log(rung.tokens / target.tokens)),)
+
+
+def priors_around(target: Rung, rate: float) -> Priors:
+    """Return wide beliefs around a user's value, for optimizers that no published law covers."""
+    return replace(priors_for(target, centred_law(target, rate)), offset=USER_OFFSET)
+
+
+def _through(published: PublishedLaw, target: Rung, level: float) -> Law:
+    shift = level - math.log(published.rate(target))
+    return lambda rung: math.log(published.rate(rung)) + shift
 
 
 def _within(value: float, limits: tuple[float, float]) -> float:
@@ -180,8 +203,3 @@ def _within(value: float, limits: tuple[float, float]) -> float:
     low, high = limits
     inside = min(max(value, low), high)
     return math.log(inside) + BENT * math.log(value / inside)
-
-
-def _outside(value: float, limits: tuple[float, float]) -> float:
-    """Return how far a value is outside the limits, on the logarithmic axis."""
-    return max(0.0, math.log(limits[0] / value), math.log(value / limits[1]))

@@ -14,6 +14,9 @@ RATES_PER_DOUBLING = 4  # nearer rates cannot be told apart, and a coarse grid i
 DIVERGED_NATS = 1.0  # a final loss this far above the best of its rung counts as diverged
 SPARE = 1.5  # reserve as a multiple of a trial's probable cost, once trials of its model have been measured
 LEAST_COST = 0.25  # share of the expected cost that trials cost at least on average, whatever the first ones say
+# Epoch AI's refit of Chinchilla's law (arXiv 2404.10102): loss = ... + B / D^beta.
+DATA_FACTOR = 2085.43
+DATA_EXPONENT = 0.3658
 BELIEVED = "believed"  # marks an observation that was made up for a trial that is still running
 
 Law = Callable[["Rung"], float]
@@ -84,23 +87,36 @@ class Observation:
 
 
 @dataclass(frozen=True)
+class LawShape:
+    """One way in which the best rate may depend on size, horizon and batch."""
+
+    name: str
+    law: Law
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
 class Priors:
     """Beliefs before the first trial, as standard deviations on logarithmic scales.
 
-    The widths say how far a law may be off: `offset` in all, `size`, `horizon` and `batch` in its exponents, `bend` in
-    how the horizon's exponent changes, and `nugget` for each rung and its neighbours.
+    The widths say how far a law may be off: `offset` in all, `size`, `horizon` and `batch` in its exponents, and
+    `nugget` for each rung and its neighbours. They are what the families of benchmarks/tuning/families.log disagree by.
     """
 
-    law: Law
+    law: Law  # the expected rate, and the first of the shapes
+    shapes: tuple[LawShape, ...] = ()  # others, through the same rate at the target
     offset: float = 0.45
-    size: float = 0.08
-    horizon: float = 0.08
-    batch: float = 0.12
-    nugget: float = 0.1
-    bend: float = 0.01
-    curvature: float = 0.028  # nats for a factor of e around the optimum
-    curvature_offset: float = 0.6
-    curvature_spread: float = 0.3  # standard deviation between rungs
+    size: float = 0.25
+    horizon: float = 0.17
+    batch: float = 0.06
+    nugget: float = 0.16
+    curvature: float = 0.1  # nats for a factor of e around the optimum
+    curvature_offset: float = 1.4
+
+    def all_shapes(self, target: Rung) -> tuple[LawShape, ...]:
+        """Return every shape: the law, no dependence at all, and the others."""
+        level = self.law(target)
+        return (LawShape("law", self.law), LawShape("unchanged", lambda rung: level), *self.shapes)
 
 
 @dataclass(frozen=True)
@@ -132,8 +148,13 @@ class Problem:
 
     def around(self, rate: float) -> Problem:
         """Return the same problem with a law that passes through `rate` at the target."""
-        law, shift = self.priors.law, math.log(rate) - self.priors.law(self.target)
-        return replace(self, priors=replace(self.priors, law=lambda rung: law(rung) + shift))
+        shift = math.log(rate) - self.priors.law(self.target)
+        shapes = tuple(replace(one, law=_shifted(one.law, shift)) for one in self.priors.shapes)
+        return replace(self, priors=replace(self.priors, law=_shifted(self.priors.law, shift), shapes=shapes))
+
+
+def _shifted(law: Law, shift: float) -> Law:
+    return lambda rung: law(rung) + shift
 
 
 @dataclass(frozen=True)
@@ -214,3 +235,25 @@ class Answer:
     divergence: float | None = None  # probability that the target diverges at this rate
     why: str = ""
     warnings: tuple[str, ...] = ()
+    own: bool = True  # whether the strategy's trials gave it, not the rate that was expected anyway
+
+
+def nats_per_log_token(problem: Problem, history: Sequence[Observation]) -> float:
+    """Return how much the loss falls per factor of e in tokens at the target: from two horizons of one model, or else a
+    law.
+    """
+    best: dict[tuple[float, float], float] = {}
+    for one in history:
+        rung = problem.rung(one.trial.rung)
+        if one.finite:
+            place = (rung.parameters, rung.tokens)
+            best[place] = min(best.get(place, math.inf), one.loss)
+    slopes = []
+    for (size, tokens), loss in best.items():
+        longer = [(other, less) for (same, other), less in best.items() if same == size and other > tokens]
+        slopes += [(size, other, (loss - less) / math.log(other / tokens)) for other, less in longer if less < loss]
+    law = DATA_EXPONENT * DATA_FACTOR / problem.target.tokens**DATA_EXPONENT
+    if not slopes:
+        return law
+    _, tokens, slope = max(slopes)  # of the largest model over its longest horizon
+    return float(slope * (problem.target.tokens / tokens) ** -DATA_EXPONENT)

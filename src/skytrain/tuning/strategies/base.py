@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
+from ..joint import fit_jointly
 from ..problem import Answer, Observation, Problem, Rung, Search, Trial
 
 POINTS = 5  # rates on a rung before its optimum is trusted
@@ -121,11 +122,20 @@ def vertex(seen: Sequence[Observation]) -> float | None:
 
 
 def fallback(search: Search, why: str) -> Answer:
-    """Return the prior's answer, for when there is nothing better."""
+    """Return the rate that is expected without trials, for when there is nothing better."""
     problem = search.problem
-    spread = 1.28 * math.hypot(problem.priors.offset, problem.priors.nugget)
-    rate = problem.expected_rate(problem.target)
-    return Answer(rate=rate, low=rate * math.exp(-spread), high=rate * math.exp(spread), why=why)
+    low, high = fit_jointly(problem, ()).interval()
+    return Answer(rate=problem.expected_rate(problem.target), low=low, high=high, why=why, own=False)
+
+
+def outside(search: Search, rate: float) -> tuple[str, ...]:
+    """Return a warning if a rate lies beyond all that were tried."""
+    tried = [one.trial.rate for one in search.history if one.finite]
+    if not tried or min(tried) <= rate <= max(tried):
+        return ()
+    side = "below" if rate < min(tried) else "above"
+    span = f"{min(tried):.3g} to {max(tried):.3g}"
+    return (f"{rate:.3g} is {side} every rate that was tried ({span}): it is an extrapolation",)
 
 
 def best_observed(search: Search, rung: Rung, words: str) -> Answer:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ..problem import Answer, Problem, Rung, Search, Trial
-from .base import fallback, next_rate, vertex
+from .base import fallback, next_rate, outside, vertex
 
 PER_RUNG = 4
 MOST_RUNGS = 4
@@ -53,4 +53,5 @@ class Projection:
         slope, start = np.polyfit(x, y, 1)
         rate = math.exp(start + slope * math.log(getattr(problem.target, self._axis)))
         words = f"best rate ~ {self._axis}^{slope:+.2f} over {len(points)} rungs"
-        return Answer(rate=problem.clip(rate), why=words)
+        rate = problem.clip(rate)
+        return Answer(rate=rate, why=words, warnings=outside(search, rate))
