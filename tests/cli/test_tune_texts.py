@@ -9,7 +9,7 @@ import pytest
 from skytrain.cli.tune import _answer_text
 from skytrain.config import ConfigError, compose
 from skytrain.pipelines.tune import TunedSweep
-from skytrain.tuning import Answer, Conclusion, Problem, Rung, priors_for, sweep_name
+from skytrain.tuning import Answer, Conclusion, Problem, Rung, SweepMoney, priors_for, sweep_name
 
 
 def test_the_final_run_is_limited_to_its_reserve_at_the_price_of_the_sweep():
@@ -19,8 +19,7 @@ def test_the_final_run_is_limited_to_its_reserve_at_the_price_of_the_sweep():
         answer=Answer(0.01, why="prior only"),
         axis="lr",
         trials=0,
-        spent_usd=0.02,
-        final_usd=0.01172,
+        money=SweepMoney(budget_usd=2.0, trials_usd=0.015, overhead_usd=0.005, final_usd=0.01172),
         tokens_usd=None,
         warnings=(),
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from dataclasses import replace
 
 import pytest
@@ -155,6 +158,12 @@ def test_two_axes_share_a_budget_and_each_turn_starts_where_the_others_are(root,
         ),
         (("budget.usd=1", "tune.strategy=latter"), "tune.strategy: 'latter' is not a strategy"),
         (("budget.usd=1", "tune.lowest=1", "tune.highest=0.1"), "tune.lowest: 1 is not below tune.highest=0.1"),
+        (("budget.usd=1", "tune.steps=[12,48]"), "tune.steps: 48 is not below the target's 48 steps"),
+        (("budget.usd=1", "tune.sizes=[4x64]"), "tune.sizes: 4x64 is not smaller than the target's 2x32"),
+        (("budget.usd=1", "lr_schedule.warmup_steps=48"), "lr_schedule.warmup_steps: 48 is not below the run's 48"),
+        (("budget.usd=1", "tune.expected=1e9"), "tune.expected: 1e[+]09 is not a value that lr can have"),
+        (("budget.usd=1", "tune.expected=1e-30"), "tune.expected: 1e-30 is not a value that lr can have"),
+        (("budget.usd=1", "tune.final_from_step=48"), "tune.final_from_step: 48 is not below the run's 48 steps"),
     ],
 )
 def test_bad_settings_are_one_message_before_anything_is_paid(root, words, message, monkeypatch):
@@ -164,6 +173,21 @@ def test_bad_settings_are_one_message_before_anything_is_paid(root, words, messa
         tune(config, Silent())
     assert caught.value.exit_code == 2
     assert not open_store(str(root)).list("sweeps/bad/trials/")
+
+
+def test_a_signal_while_steps_are_measured_ends_the_sweep_cleanly_and_charges_the_time(root, monkeypatch):
+    def signalled(config, reporter):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
+    monkeypatch.setattr("skytrain.pipelines.tune.dry_run", signalled)
+    config = tiny_config(root, *SWEEP, "tune.name=term", "budget.usd=2")
+    with pytest.raises(tuning_story.SweepInterrupted, match="the same command continues it"):
+        tune(config, Silent())
+    store = open_store(str(root))
+    assert not list(store.list("sweeps/term/workers/"))  # no heartbeat of a process that has left
+    (entry,) = SweepStore(store, "term").entries()
+    assert entry.what.startswith("overhead-") and entry.charged_usd > 0
 
 
 def test_a_dry_run_lists_trials_within_the_budget_and_spends_nothing(root):

@@ -9,7 +9,7 @@ import numpy as np
 
 from skytrain.report import SweepReport, sweep_html, sweep_plots
 from skytrain.tuning import Answer, Observation, OtherAnswer, Trial
-from skytrain.tuning.conclusions import conclusion_of, fitted_curves
+from skytrain.tuning.conclusions import SweepMoney, conclusion_of, fitted_curves
 from tests.tuning.simulated import Truth, loss_of, make_problem
 
 
@@ -21,7 +21,7 @@ def make_report() -> SweepReport:
     ]
     history.append(Observation(Trial(problem.rungs[0].name, 0.1), math.inf, 0.01, 3.0))
     answer = Answer(rate=2e-3, low=1.5e-3, high=2.6e-3, regret_nats=0.001, divergence=0.0, why="fit <of> 9")
-    conclusion = conclusion_of(problem, history, answer, "lr", (0.1, 1.0))
+    conclusion = conclusion_of(problem, history, answer, "lr", SweepMoney(1.5, 0.08, 0.02, 1.0))
     steps = [{"step": step, "train/loss": 4.0 / step, "val/loss": 4.1 / step} for step in range(1, 9)]
     others = [OtherAnswer("grid", Answer(3e-3)), OtherAnswer("ladder", answer)]
     return SweepReport(

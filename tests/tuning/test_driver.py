@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from skytrain.storage import open_store
-from skytrain.tuning import Ledger, SweepSetup, SweepStore, Trial, find_strategy, run_sweep
-from skytrain.tuning.driver import begin_sweep, run_trial, take
+from skytrain.tuning import Ledger, Observation, SweepSetup, SweepStore, Trial, find_strategy, run_sweep
+from skytrain.tuning.conclusions import SweepMoney, conclusion_of, other_answers
+from skytrain.tuning.driver import begin_sweep, read_state, run_trial, search_of, take
 from skytrain.tuning.ledger import BudgetError
 from skytrain.tuning.sweeps import Decision
 from tests.tuning.simulated import FailingStore, Killed, SimulatedRunner, Truth, make_problem
@@ -156,17 +158,40 @@ def test_when_all_trials_diverge_there_is_no_answer_and_nothing_is_lost(tmp_path
 
 
 def test_an_optimum_at_the_edge_of_the_allowed_rates_is_told(tmp_path):
-    from dataclasses import replace
-
-    from skytrain.tuning.conclusions import conclusion_of
-
     problem = replace(make_problem(), highest=1.5e-3)
     runner = SimulatedRunner(Truth(level=1e-2), problem, np.random.default_rng(0))
     store = open_store(str(tmp_path))
     answer = run_sweep(setup_of(store, runner))
     history = list(SweepStore(store, "s").history().values())
-    conclusion = conclusion_of(problem, history, answer, "lr", (0.5, FINAL))
+    conclusion = conclusion_of(problem, history, answer, "lr", SweepMoney(BUDGET, 0.4, 0.1, FINAL))
     assert any("at the edge of what tune.highest allows" in line for line in conclusion.warnings)
+
+
+def test_the_reserve_of_the_final_run_grows_with_what_trials_take_over_their_measured_steps(tmp_path):
+    problem = make_problem()
+    rungs = tuple(replace(rung, steps_usd=0.8 * rung.usd, around_usd=0.1 * rung.usd) for rung in problem.rungs)
+    problem = replace(problem, rungs=rungs)
+    setup = setup_of(open_store(str(tmp_path)), SimulatedRunner(Truth(), problem, np.random.default_rng(0)))
+    begin_sweep(setup)
+    rung = setup.problem.rungs[0]
+
+    def revised(number: int, usd: float) -> float:
+        setup.sweep.decide(Decision(number, Trial(rung.name, 1e-3 * number), rung.usd, "grid"))
+        setup.sweep.finish(number, Observation(Trial(rung.name, 1e-3 * number), 3.0, usd))
+        read_state(setup)
+        return setup.ledger.usd("final")
+
+    assert revised(1, 0.7 * rung.probable_usd) == pytest.approx(FINAL)  # never less than estimated
+    assert revised(2, 1.5 * rung.probable_usd) == pytest.approx(1.1 * FINAL)
+    assert revised(3, 1.5 * rung.probable_usd) == pytest.approx(1.5 * FINAL)
+
+
+def test_what_was_expected_anyway_is_not_listed_as_a_strategys_own_answer(tmp_path):
+    setup = setup_of(open_store(str(tmp_path)), SimulatedRunner(Truth(), make_problem(), np.random.default_rng(0)))
+    run_sweep(setup)
+    history = list(setup.sweep.history().values())
+    names = {one.strategy for one in other_answers(search_of(setup, history))}
+    assert {"grid", "ladder"} <= names and "model-scaling" not in names  # no trial of a smaller model was bought
 
 
 def test_a_reserve_without_a_decision_is_taken_back_by_the_next_start(tmp_path):
@@ -223,8 +248,6 @@ def test_a_sweep_that_was_refused_before_its_first_trial_may_be_corrected_under_
 
 
 def test_losses_survive_the_store_also_those_that_are_no_numbers(tmp_path):
-    from skytrain.tuning import Observation
-
     sweep = SweepStore(open_store(str(tmp_path)), "s")
     for number, loss in enumerate((2.5, math.inf, math.nan), 1):
         sweep.finish(number, Observation(trial=Trial("a", 1e-3), loss=loss, usd=0.1, seconds=3.0, extra={"run": "x"}))

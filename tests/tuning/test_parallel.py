@@ -36,6 +36,9 @@ class SimulatedHost(SweepHost):
     def others(self) -> list[str]:
         return [name for name in self._world.alive if name != self.session.name]
 
+    def recorded_usd(self, number: int) -> float:
+        return self._world.spent.get(number, 0.0)
+
 
 @dataclass
 class Slot:
@@ -269,4 +272,6 @@ def test_an_idle_slot_is_reserved_while_the_slowest_trial_runs():
     state = SweepState([], [], {}).with_decision(decision)
     # The trial may run for 200 s at half of the price: with 20 s ahead, the machine is paid for 230 s by then.
     assert session.reserve_usd(state, now=10.0) == pytest.approx(0.230 - 0.1)
-    assert session.spent_usd(state, now=110.0) == pytest.approx(0.110 - 0.05)
+    assert session.spent_usd(state, 110.0, lambda number: 0.05) == pytest.approx(0.110 - 0.05)
+    # It was killed during the start-up of the trial: nothing was recorded, and the machine has cost all of it.
+    assert session.spent_usd(state, 110.0, lambda number: 0.0) == pytest.approx(0.110)

@@ -16,7 +16,7 @@ from .options import ConfigDirs, Overrides, compose_overrides
 if TYPE_CHECKING:
     from ..config import Config
     from ..runs import Reporter
-    from ..tuning import Schedule, StepEstimate, TunedSweep
+    from ..tuning import OtherAnswer, Schedule, StepEstimate, TunedSweep
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the schedule of trials with their dollars; run none.")]
 
@@ -31,7 +31,7 @@ before anything else, and no trial starts that could break the budget. The same 
 
 \b
 Strategies (tune.strategy), and a+b for one after the other:
-  ladder          rungs of size and horizon, one joint fit, next trial by regret saved per dollar (default)
+  ladder          rungs of size and horizon, one posterior, next trial by the regret it saves at the target (default)
   greedy          double the rate until it diverges, then fractions around the best
   early-stopping  the target's model for fewer tokens
   model-scaling   optima of small models, projected to the target's size
@@ -144,7 +144,7 @@ def _answer_text(tuned: TunedSweep, overrides: list[str], usd_per_hour: float | 
     ]
     command = " ".join(part for part in parts if part)
     warnings = [f"warning: {line}" for line in tuned.conclusion.warnings]
-    others = ", ".join(f"{one.strategy} {one.answer.rate:.3g}" for one in tuned.others)
+    others = [("strategy", "value", "80% interval", "why"), *map(_other_row, tuned.others)]
     return "\n".join(
         [
             *tuned.turns,
@@ -156,10 +156,17 @@ def _answer_text(tuned: TunedSweep, overrides: list[str], usd_per_hour: float | 
             "",
             text_table(trial_rows(tuned.history)),
             "",
-            f"From the same trials: {others}",
+            "What each strategy answers from the same trials:",
+            text_table(others),
             f"{tuned.url}/report/report.html",
         ]
     )
+
+
+def _other_row(other: OtherAnswer) -> tuple[str, ...]:
+    answer = other.answer
+    span = "" if answer.low is None or answer.high is None else f"{answer.low:.3g} to {answer.high:.3g}"
+    return (other.strategy, f"{answer.rate:.3g}", span, answer.why)
 
 
 def _final_budget(usd: float, usd_per_hour: float | None, rented: bool) -> str:

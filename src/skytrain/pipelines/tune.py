@@ -50,6 +50,7 @@ from ..tuning import (
     find_estimates,
     shape_named,
     trial_config,
+    trial_run,
     trunk_of,
     tune_axes,
     tune_here,
@@ -137,7 +138,7 @@ class LocalRunner:
         self._reporter = reporter
 
     def run(self, number: int, trial: Trial, limit_usd: float) -> TrialResult:
-        run = f"{self._sweep.name}-{number:03d}"
+        run = trial_run(self._sweep.name, number)
         self._record_kill(run)
         earlier = sum(count.usd for count in read_spend(self._store, run).counts.values())
         config = self._limited(trial_config(shape_named(self._shapes, trial.rung), trial, run), limit_usd)
@@ -179,7 +180,7 @@ class LocalRunner:
             return Start(load_run(self._store, config.run).started_from)
         others = {}
         for one in self._sweep.decisions():
-            run = f"{self._sweep.name}-{one.number:03d}"
+            run = trial_run(self._sweep.name, one.number)
             shape = shape_named(self._shapes, one.trial.rung)
             other = trial_config(shape, one.trial, run)
             if decay_start(other) in committed_steps(self._store, run):

@@ -123,23 +123,16 @@ def _optima(report: SweepReport, axis: str) -> Plot:
 
 
 def _projection(report: SweepReport, axis: str) -> list[PlotLayer]:
-    """Return the fitted law along one axis, from the smallest rung to the target, with a band of 80% of the refits."""
+    """Return what is believed along one axis, from the smallest rung to the target, with its 80% band."""
     if report.fit is None or not report.fit.curves:
         return []
     target = report.problem.target
-    law = report.problem.priors.law
     lowest = min(float(getattr(curve.rung, axis)) for curve in report.fit.curves)
     goal = float(getattr(target, axis))
     if lowest >= goal:
         return []
-    number = {"parameters": 0, "tokens": 1}[axis]
-    places = np.geomspace(lowest, goal, 30)
-    rows = []
-    for place in places:
-        at = law(_moved(target, axis, float(place))) - law(target)
-        draws = report.fit.optima + at + report.fit.exponents[:, number] * math.log(place / goal)
-        rows.append(np.exp(np.quantile(draws, [0.1, 0.5, 0.9])))
-    low, middle, high = np.array(rows).T
+    places = np.geomspace(lowest, goal, 12)
+    low, middle, high = report.fit.projected([_moved(target, axis, float(place)) for place in places]).T
     band = [*zip(places, low, strict=True), *zip(places[::-1], high[::-1], strict=True)]
     return [
         PlotLayer("projection", [(float(x), float(y)) for x, y in zip(places, middle, strict=True)], "dashes", 2),
@@ -155,20 +148,31 @@ def _spend(report: SweepReport) -> Plot:
     hours = np.cumsum([one.seconds for one in report.history]) / 3600
     usd = np.cumsum([one.usd for one in report.history])
     points = [(0.0, 0.0), *((float(x), float(y)) for x, y in zip(hours, usd, strict=True))]
+    money = report.conclusion.money
+    end = points[-1][0]
+    layers = [
+        PlotLayer("trials", points, "line", 0),
+        PlotLayer("with start-ups and measuring", [(end, money.spent_usd)], "dots", 1),
+        PlotLayer(
+            "budget without the final run", [(0.0, at := money.budget_usd - money.final_usd), (end, at)], "dashes", 2
+        ),
+    ]
     return Plot(
-        title="spend of the trials",
+        title="spend of the search",
         x_label="hours",
         y_label="dollars",
-        layers=[PlotLayer("trials", points, "line", 0)] if len(usd) else [],
+        layers=layers if len(usd) else [],
     )
 
 
 def _answers(report: SweepReport) -> Plot:
     """Plot what each strategy would have answered from the same trials."""
-    layers = [
-        PlotLayer(one.strategy, [(one.answer.rate, float(number))], "dots", number)
-        for number, one in enumerate(report.others, 1)
-    ]
+    layers = []
+    for number, one in enumerate(report.others, 1):
+        answer = one.answer
+        layers.append(PlotLayer(one.strategy, [(answer.rate, float(number))], "dots", number))
+        if answer.low is not None and answer.high is not None:
+            layers.append(PlotLayer("", [(answer.low, float(number)), (answer.high, float(number))], "line", number))
     return Plot(
         title="answers from the same trials", x_label=report.conclusion.axis, y_label="", layers=layers, log_x=True
     )

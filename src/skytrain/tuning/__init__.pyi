@@ -1,6 +1,6 @@
 from .axes import tune_axes as tune_axes
 from .comparison import compare_sweeps as compare_sweeps
-from .conclusions import Conclusion as Conclusion, OtherAnswer as OtherAnswer
+from .conclusions import Conclusion as Conclusion, OtherAnswer as OtherAnswer, SweepMoney as SweepMoney
 from .costs import StepEstimate as StepEstimate
 from .curve import u_shape as u_shape
 from .driver import (
@@ -49,7 +49,7 @@ from .sweep_state import (
     newest_trial_run as newest_trial_run,
     stop_sweep as stop_sweep,
 )
-from .sweeps import SweepStore as SweepStore
+from .sweeps import SweepStore as SweepStore, trial_run as trial_run
 from .trials import (
     RungShape as RungShape,
     decay_start as decay_start,

@@ -6,15 +6,36 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .driver import edge_warnings
+from .driver import TRIAL, edge_warnings
 from .joint import JointFit, fit_jointly
-from .problem import Answer, Observation, Problem, Search
+from .ledger import Ledger
+from .problem import Answer, Observation, Problem, Search, nats_per_log_token
 from .strategies.base import Strategy
 from .strategies.registry import all_strategies
 
-# Epoch AI's refit of Chinchilla's law (arXiv 2404.10102): loss = ... + B / D^beta.
-DATA_FACTOR = 2085.43
-DATA_EXPONENT = 0.3658
+
+@dataclass(frozen=True)
+class SweepMoney:
+    """A sweep's dollars."""
+
+    budget_usd: float
+    trials_usd: float
+    overhead_usd: float  # start-ups, measuring, and machines that waited
+    final_usd: float  # the most that the final run may cost
+
+    @classmethod
+    def of(cls, ledger: Ledger, final_usd: float) -> SweepMoney:
+        trials = sum(entry.usd for entry in ledger.entries if entry.what.startswith(TRIAL))
+        return cls(ledger.budget_usd, trials, ledger.spent_usd - trials, final_usd)
+
+    @property
+    def spent_usd(self) -> float:
+        return self.trials_usd + self.overhead_usd
+
+    @property
+    def payable_usd(self) -> float:
+        """Return what the budget leaves for the final run, at most what it may cost."""
+        return min(self.final_usd, max(0.0, self.budget_usd - self.spent_usd))
 
 
 @dataclass(frozen=True)
@@ -24,10 +45,14 @@ class Conclusion:
     answer: Answer
     axis: str
     trials: int
-    spent_usd: float
-    final_usd: float
+    money: SweepMoney
     tokens_usd: float | None  # cost of the additional tokens that would make up for the expected regret
     warnings: tuple[str, ...]
+
+    @property
+    def final_usd(self) -> float:
+        """Return what the final run may cost."""
+        return self.money.payable_usd
 
     def lines(self) -> list[str]:
         """Return the rate, the interval and the reason, one line each."""
@@ -40,52 +65,31 @@ class Conclusion:
             worth = f", {_usd(self.tokens_usd)} of tokens" if self.tokens_usd is not None else ""
             regret = f"; expected {answer.regret_nats:.4f} nats above the optimum{worth}"
         danger = f"; {answer.divergence:.1%} chance of diverging" if answer.divergence is not None else ""
+        money = self.money
         return [
             f"{self.axis} {answer.rate:.3g}",
             (width or "no interval: this strategy has none") + regret + danger,
-            f"{answer.why}; {self.trials} trials for {_usd(self.spent_usd)}, final run at most {_usd(self.final_usd)}",
+            f"{answer.why}; {self.trials} trials for {_usd(money.trials_usd)}, {_usd(money.overhead_usd)} around them, "
+            f"final run at most {_usd(money.payable_usd)}, budget {_usd(money.budget_usd)}",
         ]
 
 
 def conclusion_of(
-    problem: Problem, history: Sequence[Observation], answer: Answer, axis: str, money: tuple[float, float]
+    problem: Problem, history: Sequence[Observation], answer: Answer, axis: str, money: SweepMoney
 ) -> Conclusion:
-    """Return a strategy's conclusion, where `money` is what was spent and what the final run may cost."""
-    spent, final = money
+    """Return a strategy's conclusion."""
     worth = None
     if answer.regret_nats is not None:
-        worth = final * (math.exp(answer.regret_nats / nats_per_log_token(problem, history)) - 1)
-    warnings = (*answer.warnings, *edge_warnings(problem, history))
+        worth = money.final_usd * (math.exp(answer.regret_nats / nats_per_log_token(problem, history)) - 1)
+    warnings = [*answer.warnings, *edge_warnings(problem, history)]
+    if money.payable_usd < money.final_usd - 1e-9:
+        warnings.append(
+            f"trials took longer than measured: the final run may cost {_usd(money.final_usd)}, and "
+            f"{_usd(money.payable_usd)} are left; add budget.usd or shorten it"
+        )
     return Conclusion(
-        answer=answer,
-        axis=axis,
-        trials=len(history),
-        spent_usd=spent,
-        final_usd=final,
-        tokens_usd=worth,
-        warnings=warnings,
+        answer=answer, axis=axis, trials=len(history), money=money, tokens_usd=worth, warnings=tuple(warnings)
     )
-
-
-def nats_per_log_token(problem: Problem, history: Sequence[Observation]) -> float:
-    """Return how much the loss falls per factor of e in tokens at the target: from two horizons of one model, or else a
-    law.
-    """
-    best: dict[tuple[float, float], float] = {}
-    for one in history:
-        rung = problem.rung(one.trial.rung)
-        if one.finite:
-            place = (rung.parameters, rung.tokens)
-            best[place] = min(best.get(place, math.inf), one.loss)
-    slopes = []
-    for (size, tokens), loss in best.items():
-        longer = [(other, less) for (same, other), less in best.items() if same == size and other > tokens]
-        slopes += [(size, other, (loss - less) / math.log(other / tokens)) for other, less in longer if less < loss]
-    law = DATA_EXPONENT * DATA_FACTOR / problem.target.tokens**DATA_EXPONENT
-    if not slopes:
-        return law
-    _, tokens, slope = max(slopes)  # of the largest model over its longest horizon
-    return float(slope * (problem.target.tokens / tokens) ** -DATA_EXPONENT)
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,11 @@ class OtherAnswer:
 
 
 def other_answers(search: Search) -> list[OtherAnswer]:
-    """Return what each strategy would have answered from the same trials."""
-    return [OtherAnswer(name, strategy.answer(search)) for name, strategy in sorted(_usable().items())]
+    """Return what each strategy would have answered from the same trials, where these are enough for an answer of its
+    own.
+    """
+    answers = [OtherAnswer(name, strategy.answer(search)) for name, strategy in sorted(_usable().items())]
+    return [one for one in answers if one.answer.own]
 
 
 def _usable() -> dict[str, Strategy]:

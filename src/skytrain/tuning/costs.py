@@ -123,10 +123,7 @@ def priced_problem(
 def final_run(config: Config) -> Config:
     """Return the part of the target that the final run trains."""
     steps = total_steps(config)
-    done = config.tune.final_from_step
-    if done >= steps:
-        raise ConfigError("tune.final_from_step", f"{done} is not below the run's {steps} steps")
-    return replace(config, trainer=replace(config.trainer, steps=steps - done, tokens=None))
+    return replace(config, trainer=replace(config.trainer, steps=steps - config.tune.final_from_step, tokens=None))
 
 
 DryRun = Callable[[Config, Reporter], StepEstimate]  # runs twenty steps of a configuration on this machine

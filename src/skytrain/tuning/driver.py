@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -69,6 +70,10 @@ class WorkerHost(Protocol):
     def clock(self) -> float: ...
     def is_alive(self, worker: str) -> bool: ...
     def cushion_usd(self) -> float: ...
+    def recorded_usd(self, number: int) -> float:
+        """Return what a trial has cost so far, as recorded by those who ran it."""
+        ...
+
     def start_usd(self) -> float:
         """Return what starting again would cost."""
         ...
@@ -92,6 +97,9 @@ class OnlyWorker:
         return False
 
     def cushion_usd(self) -> float:
+        return 0.0
+
+    def recorded_usd(self, number: int) -> float:
         return 0.0
 
     def start_usd(self) -> float:
@@ -174,7 +182,13 @@ def take(setup: SweepSetup) -> Decision | OthersRun | None:
             setup.host.settle(setup.ledger, state)
         for decision in left:  # its worker was killed, or its machine was lost
             turn = state.claim_of(decision.number).turn + 1
-            claim = Claim(decision.number, turn, setup.host.worker, setup.host.clock())
+            claim = Claim(
+                number=decision.number,
+                turn=turn,
+                worker=setup.host.worker,
+                at=setup.host.clock(),
+                earlier_usd=setup.host.recorded_usd(decision.number),
+            )
             if setup.sweep.claim(claim) and not setup.sweep.is_finished(decision.number):
                 setup.host.reserve(
                     setup.ledger, setup.sweep.state()
@@ -200,6 +214,7 @@ def read_state(setup: SweepSetup) -> SweepState:
             setup.ledger.count(Entry(trial_entry(one.number), one.most_usd))
     for number, result in state.history.items():
         setup.ledger.count(Entry(trial_entry(number), result.usd, result.usd))
+    setup.ledger.replace(Entry(FINAL, revised_final_usd(setup, state)))
     setup.host.reserve(setup.ledger, state)
     return state
 
@@ -211,9 +226,25 @@ def is_over(setup: SweepSetup) -> bool:
     return bool(state.history) and not state.running and propose(setup, state) is None
 
 
-def search_of(problem: Problem, history: Sequence[Observation], ledger: Ledger, open_usd: float = 0.0) -> Search:
-    # The total excludes overheads: it must not change during a sweep, or strategies would change course.
-    return Search(problem, tuple(history), ledger.left_usd + open_usd, ledger.budget_usd - ledger.usd(FINAL))
+def search_of(setup: SweepSetup, history: Sequence[Observation], open_usd: float = 0.0) -> Search:
+    # The total excludes overheads and revisions: it must not change during a sweep, or strategies would change course.
+    total = setup.ledger.budget_usd - setup.final_usd
+    return Search(setup.problem, tuple(history), setup.ledger.left_usd + open_usd, total)
+
+
+def revised_final_usd(setup: SweepSetup, state: SweepState) -> float:
+    """Return what the final run needs, if it exceeds its estimate as trials have exceeded theirs.
+
+    Twenty measured steps may be faster than a whole run; without this the final run would find out at its own 20th
+    step that its budget is too small.
+    """
+    ratios = []
+    for one in state.observed:
+        rung = setup.problem.rung(one.trial.rung)
+        # A trial of mostly start-up says nothing about the final run's steps.
+        if one.finite and rung.steps_usd is not None and rung.steps_usd > rung.around_usd:
+            ratios.append(one.usd / rung.probable_usd)
+    return setup.final_usd * max(1.0, statistics.median(ratios)) if ratios else setup.final_usd
 
 
 def propose(setup: SweepSetup, state: SweepState) -> Decision | None:
@@ -230,7 +261,7 @@ def propose(setup: SweepSetup, state: SweepState) -> Decision | None:
     # A running trial reserves more than its estimate. The strategy may plan with what it will probably give back.
     spare = sum(one.most_usd - one.usd for one in state.running)
     history = [seen[each] for each in sorted(seen)]
-    search = search_of(setup.problem, history, setup.ledger, spare)
+    search = search_of(setup, history, spare)
     trial = setup.strategy.propose(search)
     if trial is None:
         return None
@@ -316,7 +347,7 @@ def _dollars(usd: float) -> str:
 
 def conclude(setup: SweepSetup, history: Sequence[Observation]) -> Answer:
     """Return the strategy's answer, with warnings about what it rests on; saved in the sweep."""
-    search = search_of(setup.problem, history, setup.ledger)
+    search = search_of(setup, history)
     if history and not any(one.finite or one.diverged for one in history):
         raise BudgetError(
             f"all {len(history)} trials took twice their estimate and were stopped: there is no answer\n"

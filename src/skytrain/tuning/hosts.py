@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from ..jobs import identify, is_alive
-from ..runs import boot_clock, boot_id, read_object
+from ..runs import boot_clock, boot_id, read_object, read_spend
 from ..storage import NotFound, StoreError
 from .ledger import Entry, HourlyPrice, Ledger
-from .sweeps import Claim, SweepState, SweepStore
+from .sweeps import Claim, SweepState, SweepStore, trial_run
 
 BEAT_SECONDS = 10.0
 PRESENT_SECONDS = 60.0  # a session without a heartbeat for this long is considered gone
@@ -84,10 +84,14 @@ class TuneSession:
         trials = self.finished_usd(state) + sum(most[claim.number] for claim in running)
         return max(0.0, self.usd_per_hour * seconds / 3600 - trials)
 
-    def spent_usd(self, state: SweepState, now: float) -> float:
-        """Return what the machine has cost in addition to its trials when the session ends."""
+    def spent_usd(self, state: SweepState, now: float, recorded_usd: Callable[[int], float]) -> float:
+        """Return what the machine has cost in addition to its trials when the session ends.
+
+        An unfinished trial has cost what its run has recorded: the start-up of a process that was killed before that
+        is the machine's.
+        """
         trials = self.finished_usd(state)
-        trials += sum(max(0.0, now - claim.at) * self.slot_usd_per_second for claim in self.unfinished(state))
+        trials += sum(max(0.0, recorded_usd(claim.number) - claim.earlier_usd) for claim in self.unfinished(state))
         return max(0.0, self.usd_per_hour * (now - self.began) / 3600 - trials)
 
     def _claims(self, state: SweepState) -> list[Claim]:
@@ -196,13 +200,17 @@ class SweepHost:
 
     def count_spent(self, ledger: Ledger, state: SweepState) -> None:
         """Replace the reserve by what this machine has cost in addition to its trials until now."""
-        ledger.count(
-            Entry(self.entry, ledger.entry(self.entry).reserved_usd, self.session.spent_usd(state, self.clock()))
-        )
+        spent = self.session.spent_usd(state, self.clock(), self.recorded_usd)
+        ledger.count(Entry(self.entry, ledger.entry(self.entry).reserved_usd, spent))
+
+    def recorded_usd(self, number: int) -> float:
+        """Return what the run of a trial has recorded as its cost."""
+        spend = read_spend(self._sweep.store, trial_run(self._sweep.name, number))
+        return sum(count.usd for count in spend.counts.values())
 
     def leave(self, ledger: Ledger, state: SweepState) -> None:
         """Charge what this machine has cost in addition to its trials, and end the heartbeat."""
-        ledger.charge(self.entry, self.session.spent_usd(state, self.clock()))
+        ledger.charge(self.entry, self.session.spent_usd(state, self.clock(), self.recorded_usd))
         self.withdraw()
 
     def settle(self, ledger: Ledger, state: SweepState) -> None:
@@ -213,7 +221,7 @@ class SweepHost:
             record = None if name == self.session.name or name in alive else self._record(name)
             if record is not None:
                 at = record.pop("at") + BEAT_SECONDS
-                ledger.charge(f"overhead-{name}", TuneSession(**record).spent_usd(state, at))
+                ledger.charge(f"overhead-{name}", TuneSession(**record).spent_usd(state, at, self.recorded_usd))
                 self._sweep.store.delete(stat.key)
 
     def _key(self, name: str) -> str:

@@ -18,7 +18,7 @@ from ..config import EXIT_CODES, INTERRUPTED, Config, ConfigError, SkytrainError
 from ..runs import Reporter, Silent, boot_clock, read_metrics, this_machine
 from ..storage import Store, open_store
 from ..tokens import find_training_data
-from .conclusions import Conclusion, OtherAnswer, conclusion_of, fitted_curves, other_answers
+from .conclusions import Conclusion, OtherAnswer, SweepMoney, conclusion_of, fitted_curves, other_answers
 from .costs import DryRun, StepEstimate, known_estimates, measure, missing_estimates, priced_problem
 from .driver import (
     SweepProgress,
@@ -36,7 +36,7 @@ from .joint import JointFit
 from .ledger import FINAL, BudgetError, Entry, HourlyPrice, Ledger
 from .problem import Observation, Problem
 from .setting_up import check_range, sweep_name, sweep_price, sweep_spec
-from .slots import SlotTask, check_slots, measure_in_slot, run_slots, signals_interrupt
+from .slots import SlotTask, check_slots, crowding_note, measure_in_slot, run_slots, signals_interrupt
 from .strategies.registry import find_strategy
 from .sweep_plan import find_instance
 from .sweeps import Decision, SweepState, SweepStore
@@ -94,29 +94,33 @@ def tune_here(config: Config, reporter: Reporter, tools: SweepTools, since: floa
     host = SweepHost(sweep, session)
     if instance is None and (over := _finished(config, sweep, host, price, reporter, tools)) is not None:
         return over
+    if (note := crowding_note(config)) is not None:
+        reporter.note(note)
     with Heartbeats(host), signals_interrupt():
         _check_alone(host, sweep.name)
-        measuring = host.clock()
-        estimates = find_estimates(config, reporter, tools)
-        host.measured_seconds = host.clock() - measuring
-        setup = _setup(config, sweep, host, estimates, price, reporter, tools)
-        host.settle(setup.ledger, sweep.state())
-        table = LiveTable(reporter, setup.problem, sweep.history())
-        reporter.note(f"sweep {sweep.name}: {sweep.url}")
+        ledger = Ledger(sweep.store, sweep.folder, config.budget.usd or 0.0)
         try:
-            host.reserve(setup.ledger, sweep.state())
+            measuring = host.clock()
+            estimates = find_estimates(config, reporter, tools)
+            host.measured_seconds = host.clock() - measuring
+            setup = _setup(config, sweep, host, estimates, price, reporter, tools)
+            ledger = setup.ledger
+            host.settle(ledger, sweep.state())
+            table = LiveTable(reporter, setup.problem, sweep.history())
+            reporter.note(f"sweep {sweep.name}: {sweep.url}")
+            host.reserve(ledger, sweep.state())
             begin_sweep(setup)
             if config.tune.parallel == 1:
                 work(replace(setup, tell=table.finished, announce=table.announce))
             else:
-                run_slots(tools.work_in_slot, config, session, lambda: table.show_finished(sweep.state(), setup.ledger))
-            host.settle(setup.ledger, sweep.state())
-            host.count_spent(setup.ledger, sweep.state())
+                run_slots(tools.work_in_slot, config, session, lambda: table.show_finished(sweep.state(), ledger))
+            host.settle(ledger, sweep.state())
+            host.count_spent(ledger, sweep.state())
             return _concluded(config, setup, tools)
         except KeyboardInterrupt:
             raise SweepInterrupted("the sweep was interrupted\n  the same command continues it") from None
         finally:
-            host.leave(setup.ledger, sweep.state())
+            host.leave(ledger, sweep.state())
 
 
 def _finished(
@@ -242,14 +246,15 @@ def _concluded(config: Config, setup: SweepSetup, tools: SweepTools) -> TunedSwe
     history = sweep.state().observed
     answer = conclude(setup, history)
     final_usd = ledger.usd(FINAL) if ledger.has(FINAL) else setup.final_usd
-    conclusion = conclusion_of(problem, history, answer, config.tune.axis, (ledger.spent_usd, final_usd))
+    money = SweepMoney.of(ledger, final_usd)
+    conclusion = conclusion_of(problem, history, answer, config.tune.axis, money)
     tuned = TunedSweep(
         name=sweep.name,
         url=sweep.url,
         problem=problem,
         history=history,
         conclusion=conclusion,
-        others=other_answers(search_of(problem, history, ledger)),
+        others=other_answers(search_of(setup, history)),
         final_overrides=value_overrides(config, answer.rate),
         from_step=config.tune.final_from_step,
         rented=find_instance() is not None,

@@ -11,14 +11,15 @@ from dataclasses import replace
 from typing import Any
 
 from ..aws import Ec2Instance
-from ..config import RESULT, Config, ConfigError, flatten, has_layers, select
+from ..config import RESULT, Config, ConfigError, flatten, has_layers, select, total_steps
 from ..runs import machine_price, plain
-from .laws import centred_law, combined_law, priors_for
+from .laws import axis_shapes, centred_law, combined_law, priors_around, priors_for, width_free_priors
 from .ledger import HourlyPrice
 from .problem import Priors, Problem, Rung
 from .trials import AXES, configured_value, target_shape, trial_shapes
 
 # where nothing else is set
+LOWEST_RATE = 1e-7
 HIGHEST_RATE = 0.5
 HIGHEST_WARMUP = 0.9
 WHERE = ("name", "axes", "host", "parallel", "machines")  # settings that only decide where and how fast a sweep runs
@@ -28,9 +29,6 @@ RANGE = 32.0  # factor between the expected value and the lowest or highest allo
 # Other settings move the loss less than the rate does, and nobody has published laws for them.
 OTHER_AXES: dict[str, Any] = {
     "offset": 0.8,
-    "size": 0.2,
-    "horizon": 0.2,
-    "nugget": 0.2,
     "curvature": 0.006,
     "curvature_offset": 1.0,
 }
@@ -65,6 +63,16 @@ def make_problem(config: Config, target: Rung, rungs: Sequence[Rung]) -> Problem
     least, most = sensible_range(config, rungs)
     lowest = config.tune.lowest or max(min(expected) / RANGE, least)
     highest = config.tune.highest or min(max(expected) * RANGE, most)
+    least, most = config.tune.lowest or least, config.tune.highest or most
+    if least >= most:
+        raise ConfigError("tune.lowest", f"{least:g} is not below tune.highest={most:g}")
+    start = config.tune.expected
+    if start is not None and not least <= start <= most:
+        raise ConfigError(
+            "tune.expected",
+            f"{start:g} is not a value that {config.tune.axis} can have: from {least:g} to {most:g}",
+            hint="leave it out, or set tune.lowest and tune.highest around it",
+        )
     if lowest >= highest:
         raise ConfigError("tune.lowest", f"{lowest:g} is not below tune.highest={highest:g}")
     return replace(problem, lowest=lowest, highest=highest)
@@ -75,7 +83,7 @@ def sensible_range(config: Config, rungs: Sequence[Rung]) -> tuple[float, float]
     trainer = config.trainer
     longest = max((rung.tokens for rung in rungs), default=math.inf)
     if config.tune.axis == "lr":
-        return 0.0, HIGHEST_RATE
+        return LOWEST_RATE, HIGHEST_RATE
     if config.tune.axis == "warmup":
         return trainer.batch_tokens / longest, HIGHEST_WARMUP  # at least one step
     if config.tune.axis == "batch_tokens":
@@ -86,6 +94,15 @@ def sensible_range(config: Config, rungs: Sequence[Rung]) -> tuple[float, float]
 
 def check_range(config: Config) -> None:
     """Raise ConfigError for meaningless trials and limits, before anything is measured."""
+    steps = total_steps(config)
+    if config.tune.final_from_step >= steps:
+        raise ConfigError("tune.final_from_step", f"{config.tune.final_from_step} is not below the run's {steps} steps")
+    if config.lr_schedule.warmup_steps >= steps:
+        raise ConfigError(
+            "lr_schedule.warmup_steps",
+            f"{config.lr_schedule.warmup_steps} is not below the run's {steps} steps: no trial would leave its warm-up",
+            hint="shorten the warm-up, or train longer",
+        )
     make_problem(config, target_shape(config).rung(1.0), [shape.rung(1.0) for shape in trial_shapes(config)])
 
 
@@ -113,13 +130,15 @@ def beliefs(config: Config, target: Rung) -> Priors:
     priors.
     """
     if config.tune.axis != "lr":
-        return replace(Priors(law=centred_law(target, config.tune.expected or configured_value(config))), **OTHER_AXES)
+        value = config.tune.expected or configured_value(config)
+        shapes = axis_shapes(config.tune.axis, target, math.log(value))
+        return replace(Priors(law=centred_law(target, value), shapes=shapes), **OTHER_AXES)
     model = config.model
     if config.optimizer.name != "adamw" or not has_layers(model):
-        wide = Priors(law=centred_law(target, configured_value(config)), size=0.2, horizon=0.2, nugget=0.14)
-        return replace(wide, offset=0.8)
-    width_free = model.parametrization != "standard"
-    return priors_for(target, combined_law(target, width_free=width_free))
+        return priors_around(target, configured_value(config))
+    if model.parametrization != "standard":
+        return width_free_priors(target)
+    return priors_for(target, combined_law(target))
 
 
 def sweep_spec(config: Config, tokenizer_id: str) -> dict[str, Any]:

@@ -54,6 +54,17 @@ def check_slots(config: Config) -> None:
         )
 
 
+def crowding_note(config: Config) -> str | None:
+    """Return what happens where the cores are fewer than the trials that run at the same time."""
+    cores = os.cpu_count() or 1
+    if config.tune.parallel <= cores or (config.trainer.device != "cpu" and count_gpus()):
+        return None
+    return (
+        f"tune.parallel={config.tune.parallel} on {cores} cores: the trials share them, each is slower than the steps "
+        "that are measured alone, and one that takes twice its estimate is stopped"
+    )
+
+
 def run_slots(task: SlotTask, config: Config, session: TuneSession, watch: Callable[[], None]) -> None:
     """Run trials in all slots until the sweep has no more; `watch` is called every second."""
     places = [SlotPlace(number, session.slots) for number in range(1, session.slots + 1)]

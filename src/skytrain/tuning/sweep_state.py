@@ -8,7 +8,7 @@ from ..config import Config, SkytrainError
 from ..runs import NoRuns, Reporter, ask_stop, attempt_numbers, launched_runs, run_names
 from ..storage import Store, open_store
 from .hosts import live_sessions
-from .sweeps import SweepState, SweepStore
+from .sweeps import SweepState, SweepStore, trial_run
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def stop_sweep(config: Config, name: str, reporter: Reporter) -> list[str]:
     sessions = live_sessions(sweep)
     sweep.ask_stop(sessions)
     for one in sweep.state().running:
-        run = f"{name}-{one.number:03d}"
+        run = trial_run(name, one.number)
         numbers = attempt_numbers(store, run)
         if numbers and sessions:
             ask_stop(store, run, numbers[-1])
@@ -89,7 +89,7 @@ def newest_trial_run(config: Config, name: str) -> str | None:
         known = set(run_names(store))
     except NoRuns:
         known = set()
-    runs = [f"{name}-{one.number:03d}" for one in sweep.decisions()]
+    runs = [trial_run(name, one.number) for one in sweep.decisions()]
     recorded = [run for run in runs if run in known]
     if not recorded:
         raise SkytrainError(f"sweep {name!r} has no trial with a log yet")

@@ -45,6 +45,7 @@ class Claim:
     turn: int  # 1 for the worker that decided it
     worker: str
     at: float
+    earlier_usd: float = 0.0  # what those before had recorded as the trial's cost
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,11 @@ class SweepStore:
 
     def _keys(self, part: str) -> list[str]:
         return [stat.key for stat in self.store.list(f"{self.folder}/{part}/")]
+
+
+def trial_run(sweep: str, number: int) -> str:
+    """Return the name of a trial's run."""
+    return f"{sweep}-{number:03d}"
 
 
 def find_sweep(store: Store, name: str) -> SweepStore:

@@ -75,6 +75,12 @@ def target_shape(config: Config) -> RungShape:
 def trial_shapes(config: Config) -> list[RungShape]:
     """Return every smaller model and shorter horizon of the settings, and their combinations."""
     full = total_steps(config)
+    if too_long := [one for one in config.tune.steps or [] if one >= full]:
+        raise ConfigError(
+            "tune.steps",
+            f"{too_long[0]} is not below the target's {full} steps",
+            hint="tune.horizons=[...,1] has trials at the target's own length",
+        )
     steps = config.tune.steps or [round(share * full) for share in config.tune.horizons]
     lengths = sorted({one for one in steps if config.tune.shortest <= one <= full or config.tune.steps})
     if not lengths:
@@ -144,7 +150,15 @@ def smaller_models(config: Config) -> list[DecoderConfig]:
         pairs = [(target.layers, width) for width in widths if width < target.width]
     else:
         pairs = [_parse_size(text) for text in config.tune.sizes]
-    return [resized(target, layers, width) for layers, width in pairs]
+    models = [resized(target, layers, width) for layers, width in pairs]
+    for (layers, width), model in zip(pairs, models, strict=True):
+        if decoder_size(model).parameters >= decoder_size(target).parameters:
+            raise ConfigError(
+                "tune.sizes",
+                f"{layers}x{width} is not smaller than the target's {target.layers}x{target.width}",
+                hint="leave it out: the target's own model is always tried on shorter horizons",
+            )
+    return models
 
 
 def resized(model: DecoderConfig, layers: int, width: int) -> DecoderConfig:
