@@ -48,7 +48,8 @@ def interruptions(world: World) -> None:
     """Interruptions at random moments; the numbers are those of the run that nobody interrupted."""
     expected = uninterrupted(world)
     run = RehearsedRun(world, Wanted("interrupted", settings=("budget.usd=40",)))
-    expect(run.launch(follow=False), 0, "the launch's exit code", run)
+    # The terminal follows: seconds after a commit, both machines may be lost before they could prove themselves.
+    run.launch(wait=False)
     chosen = list(INTERRUPTIONS)
     world.random.shuffle(chosen)
     chosen = chosen[: world.interruptions]
@@ -64,6 +65,8 @@ def interruptions(world: World) -> None:
         what = interruption.act(run)
         world.say(f"  {number:2d}. {interruption.name}: generation {generation}, step {step}{what and f' ({what})'}")
     run.until(lambda: run.exit_code() is not None, "the run is over")
+    run.until(lambda: run.process is not None and run.process.poll() is not None, "the terminal ends")
+    expect(run.process and run.process.poll(), 0, "the terminal's exit code", run)
     run.wait_until_nothing_is_left(300)
     for life in run.lives[run.wanted.nodes :]:
         phases = replacement_phases(run, life)

@@ -224,13 +224,22 @@ def broken(world: World, parts: MachineParts) -> Iterator[None]:
 
 
 def is_over(run: RehearsedRun) -> bool:
-    """Whether the terminal that followed the run has ended."""
+    """Whether the terminal that followed the run has ended. A storm fails the scenario as soon as it is one."""
+    stop_storm(run)
     return run.process is not None and run.process.poll() is not None
 
 
 def is_quiet(run: RehearsedRun) -> bool:
+    """Whether no machine runs, and none has started for a while."""
+    stop_storm(run)
     newest = max(life.began for life in run.lives)
     return not any(life.host.is_on for life in run.lives) and time.time() - newest > QUIET_SECONDS
+
+
+def stop_storm(run: RehearsedRun) -> None:
+    if (count := without_commit(run)) > most_machines(run.wanted.nodes):
+        began = min(life.began for life in run.lives)
+        raise RehearsalFailed(f"a storm: {count} machines within {time.time() - began:.0f} s without a committed step")
 
 
 def proven_by(run: RehearsedRun, count: int) -> Callable[[], Any]:

@@ -159,7 +159,10 @@ class RunFollower:
         if self._session is None or self.record is None or self._target is None:
             return None
         if time.monotonic() >= self._trouble_at:
-            self._trouble = self._target.trouble(self._session, self._store, self.record)
+            try:
+                self._trouble = self._target.trouble(self._session, self._store, self.record)
+            except CloudError as error:  # a viewer may not ask everything; the rest of the view does not need it
+                self._trouble = f"unknown: {error.problem}"
             self._trouble_at = time.monotonic() + TROUBLE_SECONDS
         return self._trouble
 
