@@ -51,7 +51,7 @@ def sweep(world: World) -> None:
 
 
 def trial_under_way(run: RehearsedRun) -> tuple[int, Life] | None:
-    """A trial that has a checkpoint and is not finished, and the machine that runs it; None: none yet."""
+    """A trial that has a checkpoint and is not finished, and the proven machine that runs it; None: none yet."""
     found = SweepStore(run.store, SWEEP)
     if not found.exists():
         return None
@@ -59,7 +59,8 @@ def trial_under_way(run: RehearsedRun) -> tuple[int, Life] | None:
     for one in state.running:
         worker = state.claim_of(one.number).worker
         life = next((life for life in run.lives if worker.startswith(life.facts.id)), None)
-        if life is not None and committed_steps(run.store, f"{SWEEP}-{one.number:03d}"):
+        proven = life is not None and life.facts.id not in run.world.account.lifecycle.waits
+        if life is not None and proven and committed_steps(run.store, f"{SWEEP}-{one.number:03d}"):
             return one.number, life
     return None
 
