@@ -14,15 +14,26 @@ from skytrain.models.kernels.sums import sum_rows
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def model_and_batch(seed: int = 0):
+# Each shape that the path serves: the family, and what it adds to the ones before it.
+SHAPES = {
+    "gpt2": ["model=gpt2-tiny", "model.width=48", "model.heads=3"],
+    "llama": ["model=llama-tiny", "model.width=48", "model.heads=3", "model.kv_heads=3", "model.head_size=16"],
+    "qwen2": ["model=qwen2.5-0.5b", "model.width=48", "model.heads=4", "model.kv_heads=2", "model.head_size=8"],
+    "qwen3": ["model=qwen3-0.6b", "model.width=48", "model.heads=6", "model.kv_heads=2", "model.head_size=16"],
+    "untied": ["model=qwen3-0.6b", "model.width=32", "model.heads=2", "model.kv_heads=1", "model.head_size=32"],
+}
+MODERN = ["model.mlp_width=56", "model.vocab_size=257", "model.pad_vocab_to=64"]
+BY_SHAPE = pytest.mark.parametrize("shape", SHAPES)
+
+
+def model_and_batch(seed: int = 0, shape: str = "gpt2"):
     options = [
-        "model=gpt2-tiny",
+        *SHAPES[shape],
         "model.layers=2",
-        "model.width=48",
-        "model.heads=3",
         "tokenizer=bytes",
         "model.max_length=32",
         "trainer.sequence_length=16",
+        *([] if shape == "gpt2" else [*MODERN, f"model.tied_head={shape != 'untied'}"]),
     ]
     model = build_model(compose(options).config.model, seed=seed)
     with torch.no_grad():  # biases and norms start as constants, which would hide a mistake
@@ -43,9 +54,13 @@ SWITCHES = [
 ]
 
 
-@pytest.mark.parametrize("kernels", SWITCHES, ids=str)
-def test_the_fused_path_has_the_plain_decoders_loss_and_gradients(kernels):
-    model, tokens, targets = model_and_batch()
+CASES = [("gpt2", kernels) for kernels in SWITCHES]
+CASES += [(shape, kernels) for shape in SHAPES if shape != "gpt2" for kernels in (SWITCHES[0], SWITCHES[-1])]
+
+
+@pytest.mark.parametrize(("shape", "kernels"), CASES, ids=str)
+def test_the_fused_path_has_the_plain_decoders_loss_and_gradients(shape, kernels):
+    model, tokens, targets = model_and_batch(shape=shape)
     expected = model.loss(tokens, targets)
     expected.backward()
     plain = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
@@ -72,8 +87,9 @@ def test_targets_that_do_not_count_are_left_out():
 
 
 @pytest.mark.parametrize("kernels", [SWITCHES[0], SWITCHES[-1]], ids=str)
-def test_documents_are_kept_apart_as_the_plain_decoder_keeps_them(kernels):
-    model, tokens, targets = model_and_batch()
+@pytest.mark.parametrize("shape", ["gpt2", "qwen3"])
+def test_documents_are_kept_apart_as_the_plain_decoder_keeps_them(kernels, shape):
+    model, tokens, targets = model_and_batch(shape=shape)
     starts = torch.zeros_like(tokens, dtype=torch.bool)
     starts[0, 5] = starts[1, 0] = starts[1, 9] = True
     expected = model.loss(tokens, targets, starts)
@@ -106,8 +122,9 @@ def test_a_loss_without_gradient_is_the_same():
     torch.testing.assert_close(loss, model.loss(tokens, targets), atol=1e-6, rtol=1e-6)
 
 
-def test_in_bf16_the_fused_path_is_as_near_the_truth_as_autocast():
-    model, tokens, targets = model_and_batch()
+@BY_SHAPE
+def test_in_bf16_the_fused_path_is_as_near_the_truth_as_autocast(shape):
+    model, tokens, targets = model_and_batch(shape=shape)
     truth = model.loss(tokens, targets).item()
     with torch.autocast("cpu", torch.bfloat16):
         autocast = model.loss(tokens, targets).item()
@@ -121,13 +138,15 @@ def test_a_residual_stream_in_float32_is_nearer_the_truth_than_one_in_bf16():
     assert distance(gradients(Kernels(fp32_residual=True)), truth) < distance(gradients(Kernels()), truth)
 
 
-def test_a_residual_stream_in_float32_hands_its_branches_gradients_in_bf16():
-    assert distance(gradients(Kernels(fp32_residual=True)), gradients(None)) < 0.02
+# Plain bf16 is 0.012 and 0.018 from the truth in these two models.
+@pytest.mark.parametrize(("shape", "bound"), [("gpt2", 0.02), ("qwen3", 0.03)])
+def test_a_residual_stream_in_float32_hands_its_branches_gradients_in_bf16(shape, bound):
+    assert distance(gradients(Kernels(fp32_residual=True), shape), gradients(None, shape)) < bound
 
 
-def gradients(kernels):
+def gradients(kernels, shape="gpt2"):
     """By the fused path in bf16, or of the plain decoder in float32."""
-    model, tokens, targets = model_and_batch()
+    model, tokens, targets = model_and_batch(shape=shape)
     loss = model.loss(tokens, targets) if kernels is None else fused_loss(model, tokens, targets, kernels)
     loss.backward()
     return [parameter.grad for parameter in model.parameters()]
@@ -150,9 +169,27 @@ def test_rows_are_summed_in_float32(shape):
     torch.testing.assert_close(sum_rows(x), x.float().sum(0), atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("option", "reason"), [("model.dropout=0.1", "dropout"), ("model=llama-3.2-1b", "norm")])
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("model.dropout=0.1", "dropout"),
+        ("model=gemma-2-2b", "post-norms"),
+        ("model=olmo-2-1b", "post-norms"),
+        ("model=mistral-7b-v0.1", "sliding windows"),
+    ],
+)
 def test_a_model_it_does_not_serve_is_named_with_the_reason(option, reason):
-    assert reason in (fused_model_problem(compose([option, "trainer.sequence_length=512"]).config.model) or "")
+    assert reason in (
+        fused_model_problem(compose([option, "tokenizer=bytes", "trainer.sequence_length=512"]).config.model) or ""
+    )
+
+
+@pytest.mark.parametrize("name", ["llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b", "mistral-7b-v0.3", "solar-10.7b"])
+def test_it_serves_llamas_descendants(name):
+    assert (
+        fused_model_problem(compose([f"model={name}", "tokenizer=bytes", "trainer.sequence_length=512"]).config.model)
+        is None
+    )
 
 
 def test_weights_that_are_kept_in_bf16_themselves_get_their_gradients_in_bf16():

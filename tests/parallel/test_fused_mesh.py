@@ -9,14 +9,25 @@ from benchmarks.parallel.processes import run_ranks
 
 from tests.parallel.workers import Watch, fit
 
+MODERN = (
+    "model=qwen3-0.6b",
+    "model.layers=2",
+    "model.width=32",
+    "model.heads=4",
+    "model.kv_heads=2",
+    "model.head_size=16",
+    "model.mlp_width=48",
+    "model.vocab_size=257",
+)
 
-def compare(precision: str) -> tuple[float, float]:
+
+def compare(precision: str, model: tuple[str, ...] = ()) -> tuple[float, float]:
     """On each rank: the largest difference of the losses, and of the gradients."""
     import skytrain.training.factory as factory
     from skytrain.models import Kernels, lm_loss
     from skytrain.training.losses import LossPath
 
-    overrides = ("parallel=fsdp", "trainer.micro_batch=2", f"trainer.precision={precision}")
+    overrides = ("parallel=fsdp", "trainer.micro_batch=2", f"trainer.precision={precision}", *model)
     plain = _gradients(overrides)
     factory.choose_loss = lambda *_: LossPath("fused", "fused", lm_loss, Kernels())  # a CPU is not offered this path
     fused = _gradients(overrides)
@@ -42,8 +53,9 @@ def _gradients(overrides: tuple[str, ...]) -> tuple[list[float], list[Any]]:
     return losses, gradients
 
 
-def test_fused_blocks_train_under_fsdp_as_the_plain_decoder_does() -> None:
-    for losses, gradients in run_ranks(2, compare, "32-true"):
+@pytest.mark.parametrize("model", [(), pytest.param(MODERN, marks=pytest.mark.slow)], ids=["gpt2", "qwen3"])
+def test_fused_blocks_train_under_fsdp_as_the_plain_decoder_does(model: tuple[str, ...]) -> None:
+    for losses, gradients in run_ranks(2, compare, "32-true", model):
         assert losses < 5e-6
         assert gradients < 1e-6
 

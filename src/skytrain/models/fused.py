@@ -2,32 +2,50 @@
 
 Master weights stay in float32; products, the residual stream and activations are bf16; softmax, norms and the loss are
 computed in float32; weight gradients leave their products in float32. Each technique has its switch, and with all of
-them off this is the plain decoder in bf16. It serves decoders of GPT-2's shape (`config.capabilities` says what keeps one out);
-the others train through torch.compile.
+them off this is the plain decoder in bf16. It serves decoders of two shapes: GPT-2's, and that of Llama and Qwen (RMSNorm,
+rotary positions, grouped queries, query and key norms, SwiGLU). `config.capabilities` says what keeps a model out; the
+others train through torch.compile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..config import fused_model_problem
 from .decoder import Decoder
 from .documents import Documents, document_positions
-from .kernels import add_norm, bias_gelu, head_loss, linear, lookup, pack_qkv
+from .kernels import (
+    Backend,
+    Turn,
+    add_norm,
+    add_rms_norm,
+    attend_backward,
+    attend_forward,
+    bias_gelu,
+    causal_attention,
+    gated_mlp,
+    head_loss,
+    linear,
+    lookup,
+    pack_qkv,
+    turn_heads,
+)
 from .kernels.cross_entropy import reference as head_loss_reference
 from .kernels.gelu import reference as gelu_reference
 from .kernels.linear import add_bias, product, product_fp32
 from .kernels.mlp import EpilogueMLP
 from .kernels.norm import reference as norm_reference
-
-Backend = Literal["cudnn", "flash", "sdpa"]
+from .kernels.rms_norm import reference as rms_norm_reference
+from .kernels.rotary import reference as turn_reference
+from .kernels.swiglu import reference as swiglu_reference
+from .norm import RMSNorm
+from .rope import rotation
 
 
 @dataclass(frozen=True)
@@ -36,8 +54,8 @@ class Kernels:
 
     attention: Backend = "sdpa"
     loss: bool = True
-    gelu: bool = True
-    norm: bool = True
+    gelu: bool = True  # the MLP's activation, GELU or SwiGLU
+    norm: bool = True  # with query and key norms and rotary positions
     products: bool = False  # algorithms of matrix products chosen by measurement, on a GPU
     fp32_residual: bool = False  # the stream between blocks in float32, as autocast keeps it, around products in bf16
     epilogue: bool = False  # bias and GELU inside the products, instead of `gelu`'s kernels; on a GPU
@@ -50,6 +68,7 @@ class FusedPass:
     batch: int  # sequences
     kernels: Kernels
     documents: Documents | None = None
+    turn: Turn | None = None  # rotary positions, where the model has them
 
 
 @dataclass(frozen=True)
@@ -84,14 +103,18 @@ def fused_loss(
     assert fused_model_problem(model.config) is None
     run = run or fused_block
     positions = model.embedding.positions
-    assert positions is not None
-    documents, places_bt = None, None
+    documents, places_bt, turn = None, None, None
     if document_starts_bt is not None:
         ids_bt, places_bt = document_positions(document_starts_bt)
         documents = model.documents(ids_bt)
     stream_dtype = torch.float32 if kernels.fp32_residual else dtype
-    x = lookup(tokens_bt, model.embedding.tokens.weight, positions.weight, stream_dtype, places_bt)
-    shared = FusedPass(len(tokens_bt), kernels, documents)
+    if positions is None:
+        length = tokens_bt.shape[1]
+        cos, sin = rotation(model.config, 0, length, tokens_bt.device)
+        turn = Turn(cos, sin, length, None if places_bt is None else places_bt.flatten())
+    table = None if positions is None else positions.weight
+    x = lookup(tokens_bt, model.embedding.tokens.weight, table, stream_dtype, places_bt)
+    shared = FusedPass(len(tokens_bt), kernels, documents, turn)
     branch: Tensor | None = None
     bias: Tensor | None = None
     for block in model.blocks.values():
@@ -122,6 +145,9 @@ def _norm(
     kernels: Kernels, norm: Any, x_nd: Tensor, branch_nd: Tensor | None, bias_d: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     dtype = torch.bfloat16 if kernels.fp32_residual else x_nd.dtype
+    if isinstance(norm, RMSNorm):
+        add = add_rms_norm if kernels.norm else rms_norm_reference
+        return add(x_nd, branch_nd, norm.weight, norm.eps, dtype)
     compute = add_norm if kernels.norm else norm_reference
     return compute(x_nd, branch_nd, bias_d, norm.weight, norm.bias, norm.eps, dtype)
 
@@ -135,8 +161,13 @@ def _low(weight: Tensor, dtype: torch.dtype) -> Tensor:
 def _mlp(y_nd: Tensor, mlp: Any, kernels: Kernels) -> Tensor:
     up = mlp.up
     down = mlp.down
-    up_low = _low(up.weight, y_nd.dtype)
     down_low = _low(down.weight, y_nd.dtype)
+    if mlp.gate is not None:
+        if kernels.gelu:
+            return gated_mlp(y_nd, mlp.gate.weight, up.weight, down.weight, down_low, kernels.products)
+        pair = [linear(y_nd, each.weight, _low(each.weight, y_nd.dtype), kernels.products) for each in (mlp.gate, up)]
+        return linear(swiglu_reference(torch.cat(pair, dim=1)), down.weight, down_low, kernels.products)
+    up_low = _low(up.weight, y_nd.dtype)
     if kernels.epilogue and y_nd.is_cuda:
         bias_low = _low(up.bias, y_nd.dtype)
         return EpilogueMLP.apply(y_nd, up.weight, up_low, up.bias, bias_low, down.weight, down_low)
@@ -147,33 +178,51 @@ def _mlp(y_nd: Tensor, mlp: Any, kernels: Kernels) -> Tensor:
 
 def attend(y_nd: Tensor, attention: Any, shared: FusedPass) -> Tensor:
     """Return the output of attention, without its bias."""
-    qkv = attention.qkv
     out = attention.out
-    kernels = shared.kernels
-    batch = shared.batch
-    if shared.documents is not None:
-        packed = linear(y_nd, qkv.weight, _low(qkv.weight, y_nd.dtype), kernels.products)
-        packed = add_bias(packed, qkv.bias).view(
-            batch, -1, packed.shape[1] // (3 * attention.head_size), 3, attention.head_size
-        )
-        within = attention.attend(*(part.transpose(1, 2) for part in packed.unbind(3)), shared.documents)
-        mixed = within.transpose(1, 2).reshape(len(y_nd), -1)
-        return linear(mixed, out.weight, _low(out.weight, y_nd.dtype), kernels.products)
-    mixed = QKVAttention.apply(
-        y_nd,
-        qkv.weight,
-        _low(qkv.weight, y_nd.dtype),
-        qkv.bias,
-        _low(qkv.bias, y_nd.dtype),
-        AttentionCall(
-            batch=batch,
+    if shared.turn is not None:
+        mixed = _turned_attention(y_nd, attention, shared, shared.turn)
+    elif shared.documents is not None:
+        mixed = _within_documents(y_nd, attention, shared, shared.documents)
+    else:
+        qkv = attention.qkv
+        call = AttentionCall(
+            batch=shared.batch,
             head_size=attention.head_size,
             scale=attention.scale,
-            backend=kernels.attention,
-            tuned=kernels.products,
-        ),
-    )
-    return linear(mixed, out.weight, _low(out.weight, y_nd.dtype), kernels.products)
+            backend=shared.kernels.attention,
+            tuned=shared.kernels.products,
+        )
+        low, bias_low = _low(qkv.weight, y_nd.dtype), _low(qkv.bias, y_nd.dtype)
+        mixed = QKVAttention.apply(y_nd, qkv.weight, low, qkv.bias, bias_low, call)
+    return linear(mixed, out.weight, _low(out.weight, y_nd.dtype), shared.kernels.products)
+
+
+def _packed(y_nd: Tensor, qkv: Any, kernels: Kernels) -> Tensor:
+    packed = linear(y_nd, qkv.weight, _low(qkv.weight, y_nd.dtype), kernels.products)
+    return packed if qkv.bias is None else add_bias(packed, qkv.bias)
+
+
+def _within_documents(y_nd: Tensor, attention: Any, shared: FusedPass, documents: Documents) -> Tensor:
+    packed = _packed(y_nd, attention.qkv, shared.kernels)
+    packed = packed.view(shared.batch, -1, packed.shape[1] // (3 * attention.head_size), 3, attention.head_size)
+    within = attention.attend(*(part.transpose(1, 2) for part in packed.unbind(3)), documents)
+    return within.transpose(1, 2).reshape(len(y_nd), -1)
+
+
+def _turned_attention(y_nd: Tensor, attention: Any, shared: FusedPass, turn: Turn) -> Tensor:
+    """Return attention of queries and keys that are normalized, where the model does that, and turned by their positions."""
+    kernels = shared.kernels
+    packed = _packed(y_nd, attention.qkv, kernels)
+    groups = packed.shape[1] // ((attention.queries_per_group + 2) * attention.head_size)
+    norms = attention.q_norm, attention.k_norm
+    q_gain, k_gain = (None if norm is None else norm.weight for norm in norms)
+    eps = norms[0].eps if norms[0] is not None else 0.0
+    heads = (turn_heads if kernels.norm else turn_reference)(packed, q_gain, k_gain, eps, turn, groups)
+    q, k, v = (part.unflatten(0, (shared.batch, -1)) for part in heads)
+    if shared.documents is None:
+        return causal_attention(q, k, v, attention.scale, kernels.attention).reshape(len(y_nd), -1)
+    within = attention.attend(*(part.transpose(1, 2) for part in (q, k, v)), shared.documents)
+    return within.transpose(1, 2).reshape(len(y_nd), -1)
 
 
 class QKVAttention(torch.autograd.Function):
@@ -194,86 +243,23 @@ class QKVAttention(torch.autograd.Function):
         call: AttentionCall,
     ) -> Tensor:
         size = call.head_size
-        scale = call.scale
-        backend = call.backend
         packed = product(x_nd, low.t(), call.tuned, bias_low)
         q, k, v = packed.view(call.batch, -1, packed.shape[1] // (3 * size), 3, size).unbind(3)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-        ctx.backend = backend
-        ctx.scale = scale
-        ctx.tuned = call.tuned
-        wants = any(ctx.needs_input_grad)
-        if backend == "cudnn":
-            results = torch.ops.aten._scaled_dot_product_cudnn_attention(
-                q, k, v, None, wants, 0.0, True, False, scale=scale
-            )
-        elif backend == "flash":
-            results = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, False, scale=scale)
-        else:
-            with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
-                results = (F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale),)
-        out = results[0]
-        ctx.sizes = results[4:6] if len(results) > 1 else ()
-        ctx.save_for_backward(x_nd, low, packed, out, *(results[i] for i in (1, 2, 3, 6, 7) if len(results) > 1))
+        out, (tensors, ctx.sizes) = attend_forward(q, k, v, call.scale, call.backend, any(ctx.needs_input_grad))
+        ctx.call = call
+        ctx.save_for_backward(x_nd, low, packed, out, *tensors)
         return out.transpose(1, 2).reshape(x_nd.shape[0], -1)
 
     @staticmethod
     def backward(ctx: Any, dout_nd: Tensor) -> tuple[Any, ...]:
-        x_nd, low, packed, out, *rest = ctx.saved_tensors
+        x_nd, low, packed, out, *tensors = ctx.saved_tensors
+        call: AttentionCall = ctx.call
         batch, heads, length, size = out.shape
         q, k, v = (part.transpose(1, 2) for part in packed.view(batch, length, heads, 3, size).unbind(3))
         dout = dout_nd.view(batch, length, heads, size).transpose(1, 2)
-        if ctx.backend == "sdpa":
-            dq, dk, dv = _recomputed(q, k, v, dout, ctx.scale)
-        else:
-            log_sum, starts_q, starts_k, seed, offset = rest
-            max_q, max_k = ctx.sizes
-            if ctx.backend == "cudnn":
-                dq, dk, dv = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
-                    dout,
-                    q,
-                    k,
-                    v,
-                    out,
-                    log_sum,
-                    seed,
-                    offset,
-                    None,
-                    starts_q,
-                    starts_k,
-                    max_q,
-                    max_k,
-                    0.0,
-                    True,
-                    scale=ctx.scale,
-                )
-            else:
-                dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_backward(
-                    dout,
-                    q,
-                    k,
-                    v,
-                    out,
-                    log_sum,
-                    starts_q,
-                    starts_k,
-                    max_q,
-                    max_k,
-                    0.0,
-                    True,
-                    seed,
-                    offset,
-                    scale=ctx.scale,
-                )
-        dpacked, dbias = pack_qkv(*(part.transpose(1, 2) for part in (dq, dk, dv)))
-        dx = product(dpacked, low, ctx.tuned)
-        dweight = product_fp32(dpacked.t(), x_nd, ctx.tuned)
+        gradients = attend_backward(dout, q, k, v, out, (tensors, ctx.sizes), call.scale, call.backend)
+        dpacked, dbias = pack_qkv(*(part.transpose(1, 2) for part in gradients))
+        dx = product(dpacked, low, call.tuned)
+        dweight = product_fp32(dpacked.t(), x_nd, call.tuned)
         return dx, dweight, None, dbias, None, None
-
-
-def _recomputed(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, scale: float) -> tuple[Tensor, ...]:
-    """Return the gradients of torch's own attention, with whichever kernel it has for this device."""
-    with torch.enable_grad():
-        leaves = [part.detach().requires_grad_() for part in (q, k, v)]
-        out = F.scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], is_causal=True, scale=scale)
-    return torch.autograd.grad(out, leaves, dout)

@@ -123,8 +123,7 @@ def fuse(part: nn.Module, kernels: Kernels, dtype: torch.dtype) -> None:
 
     def forward(block: Any, *args: Any) -> FusedStream:
         x, branch, bias = fused_block(block, *args)
-        assert bias is not None
-        return x, branch, bias.clone()
+        return x, branch, None if bias is None else bias.clone()
 
     for block in blocks_of(part):
         block.forward = functools.partial(forward, block)

@@ -46,7 +46,7 @@ class TrainingJob:
     precision: Precision = "bf16-mixed"
     optimizer: OptimizerFacts = ADAMW
     compiled: bool = False
-    fused: bool = False  # Skytrain's kernels, for GPT-2's shape with unsplit layers
+    fused: bool = False  # Skytrain's kernels, with unsplit layers
     graphs: bool = False  # CUDA graphs of small micro-batches, on the fused path of one GPU
     loss_chunk_tokens: int | None = None  # compute logits in chunks of this many tokens, twice
     checkpointing: bool = False  # save only each block's input and recompute the block in the backward pass

@@ -127,7 +127,8 @@ def find_device(kind: str) -> Device:
 def _aligned(model: object) -> bool:
     """Return whether cuBLASLt's kernels accept the model's sizes: rows must start at multiples of 16 bytes."""
     assert has_layers(model)
-    return not any(size % 8 for size in (model.width, model.hidden_width, model.padded_vocab))
+    packed = (model.heads + 2 * model.groups) * model.head_width
+    return not any(size % 8 for size in (model.width, model.hidden_width, model.padded_vocab, packed))
 
 
 def _wants_graphs(config: Config) -> bool:

@@ -12,24 +12,33 @@ ALONE = Mesh()
 
 
 def fused_model_problem(model: object) -> str | None:
-    """Return what the fused kernels cannot compute of this model; None for decoders of GPT-2's shape."""
+    """Return what the fused kernels cannot compute of this model; None for decoders of GPT-2's and of Llama's shape."""
     if not has_layers(model):
         return "a model that is not the built-in decoder"
-    asks: dict[str, bool] = {
-        "a norm other than LayerNorm": model.norm != "layernorm",
-        "layers without bias": model.bias != "all",
-        "a gated MLP": model.gated_mlp,
-        "an activation other than GELU": model.activation == "silu",
-        "rotary positions": model.positions != "learned",
-        "grouped queries": model.groups != model.heads,
-        "query and key norms": model.qk_norm,
-        "post-norms": model.post_norms,
+    both: dict[str, bool] = {
+        "post-norms": model.post_norms or not model.pre_norms,
         "soft-capping": model.logit_softcap is not None or model.attention_softcap is not None,
         "sliding windows": any(model.window_of(layer) is not None for layer in range(model.layers)),
         "dropout": model.dropout > 0,
         "scaled embeddings": model.scale_embedding,
         "muP or CompleteP": model.parametrization != "standard",
     }
+    gpt2: dict[str, bool] = {
+        "LayerNorm with layers that have no bias": model.bias != "all",
+        "LayerNorm with a gated MLP": model.gated_mlp,
+        "LayerNorm with an activation other than GELU": model.activation == "silu",
+        "LayerNorm with rotary positions": model.positions != "learned",
+        "LayerNorm with grouped queries": model.groups != model.heads,
+        "LayerNorm with query and key norms": model.qk_norm,
+    }
+    llama: dict[str, bool] = {
+        "a gain that is stored less one": model.norm == "rmsnorm_plus_one",
+        "RMSNorm with a bias in every layer": model.bias == "all",
+        "RMSNorm with an MLP other than SwiGLU": not model.gated_mlp or model.activation != "silu",
+        "RMSNorm with learned positions": model.positions != "rope",
+        "query and key norms over all heads": model.qk_norm and model.qk_norm_scope != "head",
+    }
+    asks = {**both, **(gpt2 if model.norm == "layernorm" else llama)}
     return next((name for name, true in asks.items() if true), None)
 
 
@@ -109,7 +118,7 @@ KERNEL_RULES = (
     Rule(
         name="fused-kernels",
         key="trainer.fused",
-        excludes="`on` with anything but decoders of GPT-2's shape in bf16 on a GPU, whole layers and sequences, and a plain loss",
+        excludes="`on` with anything but decoders of GPT-2's, Llama's or Qwen's shape in bf16 on a GPU, whole layers and sequences, and a plain loss",
         problem=_fused_on,
         fix="try trainer.fused=auto",
     ),

@@ -154,7 +154,7 @@ class TrainerConfig:
     )
     device: Literal["auto", "cpu", "cuda"] = setting(EXECUTION, "Where to train; auto: on a GPU where there is one.")
     fused: Literal["auto", "on", "off"] = setting(
-        EXECUTION, "Our own kernels, for decoders of GPT-2's shape on a GPU, in bf16."
+        EXECUTION, "Our own kernels, for decoders of GPT-2's, Llama's or Qwen's shape on a GPU, in bf16."
     )
     kernels: KernelsConfig
     cuda_graphs: Literal["auto", "on", "off"] = setting(

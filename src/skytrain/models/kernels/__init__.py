@@ -4,6 +4,7 @@
 compare the two.
 """
 
+from .attention import Backend, attend_backward, attend_forward, causal_attention
 from .backend import kernels_available
 from .cross_entropy import head_loss
 from .embedding import lookup
@@ -11,5 +12,24 @@ from .gelu import bias_gelu
 from .linear import linear
 from .norm import add_norm
 from .pack import pack_qkv
+from .rms_norm import add_rms_norm
+from .rotary import Turn, turn_heads
+from .swiglu import gated_mlp
 
-__all__ = ["add_norm", "bias_gelu", "head_loss", "kernels_available", "linear", "lookup", "pack_qkv"]
+__all__ = [
+    "Backend",
+    "Turn",
+    "add_norm",
+    "add_rms_norm",
+    "attend_backward",
+    "attend_forward",
+    "bias_gelu",
+    "causal_attention",
+    "gated_mlp",
+    "head_loss",
+    "kernels_available",
+    "linear",
+    "lookup",
+    "pack_qkv",
+    "turn_heads",
+]

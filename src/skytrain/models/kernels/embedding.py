@@ -1,4 +1,4 @@
-"""Token and position embeddings, looked up and added in one pass, with gradients in float32."""
+"""Token and learned position embeddings, looked up and added in one pass, with gradients in float32."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ if has_triton():
         length,
         width,
         PLACED: tl.constexpr,
+        ADD: tl.constexpr,
         WIDTH: tl.constexpr,
     ):
         row = tl.program_id(0).to(tl.int64)
@@ -32,8 +33,9 @@ if has_triton():
         inside = column < width
         token = tl.load(tokens_ptr + row)
         x = tl.load(table_ptr + token * width + column, mask=inside, other=0.0).to(tl.float32)
-        place = tl.load(places_ptr + row) if PLACED else row % length
-        x += tl.load(positions_ptr + place * width + column, mask=inside, other=0.0).to(tl.float32)
+        if ADD:
+            place = tl.load(places_ptr + row) if PLACED else row % length
+            x += tl.load(positions_ptr + place * width + column, mask=inside, other=0.0).to(tl.float32)
         tl.store(out_ptr + row * width + column, x, mask=inside)
 
     @triton.jit
@@ -47,9 +49,15 @@ if has_triton():
 
 
 def reference(
-    tokens_bt: Tensor, table_vd: Tensor, positions_td: Tensor, dtype: torch.dtype, places_bt: Tensor | None = None
+    tokens_bt: Tensor,
+    table_vd: Tensor,
+    positions_td: Tensor | None,
+    dtype: torch.dtype,
+    places_bt: Tensor | None = None,
 ) -> Tensor:
     """Compute the reference in plain torch."""
+    if positions_td is None:
+        return table_vd[tokens_bt].to(dtype).flatten(0, 1)
     places = positions_td[: tokens_bt.shape[1]] if places_bt is None else positions_td[places_bt]
     return (table_vd[tokens_bt] + places).to(dtype).flatten(0, 1)
 
@@ -60,7 +68,7 @@ class Lookup(torch.autograd.Function):
         ctx: Any,
         tokens_bt: Tensor,
         table_vd: Tensor,
-        positions_td: Tensor,
+        positions_td: Tensor | None,
         dtype: torch.dtype,
         places_bt: Tensor | None,
     ) -> Tensor:
@@ -72,16 +80,17 @@ class Lookup(torch.autograd.Function):
             tokens,
             tokens if places is None else places,
             table_vd,
-            positions_td,
+            table_vd if positions_td is None else positions_td,
             out,
             tokens.shape[1],
             width,
             PLACED=places is not None,
+            ADD=positions_td is not None,
             WIDTH=triton.next_power_of_2(width),
             num_warps=LOOKUP.warps,
         )
         ctx.save_for_backward(tokens, *([] if places is None else [places]))
-        ctx.sizes = (table_vd.shape[0], positions_td.shape[0])
+        ctx.sizes = (table_vd.shape[0], None if positions_td is None else positions_td.shape[0])
         return out
 
     @staticmethod
@@ -89,9 +98,10 @@ class Lookup(torch.autograd.Function):
         tokens, *places = ctx.saved_tensors
         vocab, length = ctx.sizes
         dout_nd = dout_nd.contiguous()
-        if places:
+        dpositions: Tensor | None = None
+        if length is not None and places:
             dpositions = table_gradient(places[0], dout_nd, length)
-        else:
+        elif length is not None:
             dpositions = torch.zeros(length, dout_nd.shape[1], dtype=torch.float32, device=dout_nd.device)
             torch.sum(dout_nd.view(*tokens.shape, -1), 0, dtype=torch.float32, out=dpositions[: tokens.shape[1]])
         return None, table_gradient(tokens, dout_nd, vocab), dpositions, None, None
@@ -116,9 +126,13 @@ def scatter_rows(tokens: Tensor, dout_nd: Tensor, dtable_vd: Tensor) -> None:
 
 
 def lookup(
-    tokens_bt: Tensor, table_vd: Tensor, positions_td: Tensor, dtype: torch.dtype, places_bt: Tensor | None = None
+    tokens_bt: Tensor,
+    table_vd: Tensor,
+    positions_td: Tensor | None,
+    dtype: torch.dtype,
+    places_bt: Tensor | None = None,
 ) -> Tensor:
-    """Return token plus position embeddings, (B*T, D) in `dtype`.
+    """Return token plus position embeddings, (B*T, D) in `dtype`; without a table of positions, only those of tokens.
 
     Positions are those in `places_bt` if given, otherwise 0 to T-1.
     """
