@@ -6,9 +6,9 @@ from skytrain.config import ConfigError, compose
 from skytrain.config.schema import OPTIMIZERS
 from skytrain.models import build_model
 from skytrain.training import make_optimizer
-from skytrain.training.optimizers.groups import hidden_matrices, parameter_groups
+from skytrain.training.optimizers.groups import BaseSettings, hidden_matrices, parameter_groups
 from skytrain.training.optimizers.lion import Lion
-from skytrain.training.optimizers.muon import Muon
+from skytrain.training.optimizers.muon import Muon, orthogonal
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +17,7 @@ def model() -> nn.Module:
 
 
 def test_matrices_decay_and_vectors_do_not(model):
-    decaying, spared = parameter_groups(model, 1e-3, 0.1)
+    decaying, spared = parameter_groups(model, BaseSettings(1e-3, 0.1))
     assert (decaying["weight_decay"], spared["weight_decay"]) == (0.1, 0.0)
     assert {p.ndim for p in decaying["params"]} == {2}
     assert {p.ndim for p in spared["params"]} == {1}
@@ -94,24 +94,59 @@ def muon_steps(model: nn.Module, optimizer: Muon, seeds: range) -> None:
         optimizer.step()
 
 
-def test_muon_steps_are_torchs_own_and_survive_a_checkpoint():
-    config = compose(["optimizer=muon"]).config.optimizer
+def test_muon_moves_each_matrix_by_the_orthogonal_matrix_nearest_to_its_momentum():
+    """Nesterov momentum that rises from 0.5 to 0.9, decay and AdamW's size of an update, written out with an SVD."""
+    torch.manual_seed(0)
+    shapes = [(12, 32), (32, 12), (12, 32), (16, 16)]
+    parameters = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    expected = [p.detach().double() for p in parameters]
+    momenta = [torch.zeros(shape).double() for shape in shapes]
+    groups = [{"params": parameters, "weight_decay": 0.5, "lr": 0.1, "hidden_matrices": True}]
+    table = {"params": [nn.Parameter(torch.zeros(3, 2))], "weight_decay": 0.0}
+    optimizer = Muon(
+        [*groups, table], lr=0.1, momentum=0.9, betas=(0.9, 0.95), eps=1e-8, momentum_start=0.5, momentum_warmup=2
+    )
+    for factor in (0.5, 0.7, 0.9, 0.9):
+        for number, parameter in enumerate(parameters):
+            parameter.grad = torch.randn(parameter.shape)
+            gradient = parameter.grad.double()
+            momenta[number] = factor * momenta[number] + (1 - factor) * gradient
+            left, _, right = torch.linalg.svd(gradient + factor * (momenta[number] - gradient), full_matrices=False)
+            update = 0.2 * max(parameter.shape) ** 0.5 * left @ right
+            expected[number] = expected[number] * (1 - 0.1 * 0.5) - 0.1 * update
+        before = [p.detach().clone() for p in parameters]
+        optimizer.step()
+        for parameter, start, end in zip(parameters, before, expected, strict=True):
+            moved = float((parameter - start).norm().detach())
+            assert float((parameter - end).norm().detach()) < 0.06 * moved
+            with torch.no_grad():
+                parameter.copy_(end)
+
+
+@pytest.mark.parametrize("shape", [(3, 24, 96), (2, 96, 24), (1, 40, 40)])
+def test_orthogonal_matrices_have_singular_values_near_one(shape):
+    made = orthogonal(torch.randn(shape, generator=torch.Generator().manual_seed(1)) * 1e-3)
+    values = torch.linalg.svdvals(made.float())
+    assert made.shape == shape
+    assert 0.8 < float(values.min()) <= float(values.max()) < 1.2
+
+
+def test_muon_gives_embedding_vectors_and_head_their_own_rates():
+    words = ["optimizer=muon", "optimizer.embedding_lr=1e-2", "optimizer.head_lr=2e-2", "optimizer.vector_lr=3e-2"]
+    model = build_model(compose(["model=llama-tiny", "tokenizer=bytes", "model.tied_head=false"]).config.model, seed=0)
+    config = compose(words).config.optimizer
+    optimizer = make_optimizer(model, config, fused=False)
+    of = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    kinds = (model.blocks["0"].mlp.up, model.embedding.tokens, model.head.projection, model.head.norm)
+    assert [of[id(module.weight)] for module in kinds] == [config.lr, 1e-2, 2e-2, 3e-2]
+
+
+def test_muon_survives_a_checkpoint():
+    words = ["optimizer=muon", "optimizer.momentum_start=0.5", "optimizer.momentum_warmup=4"]
+    config = compose(words).config.optimizer
     model, again = scaled("standard"), scaled("standard")
     first, second = make_optimizer(model, config, fused=False), make_optimizer(again, config, fused=False)
-    weight = model.blocks["0"].mlp.up.weight
-    before = weight.detach().clone()
-    muon_steps(model, first, range(1))
-    plain = torch.optim.Muon(
-        [nn.Parameter(before.clone())],
-        lr=config.lr,
-        weight_decay=config.weight_decay,
-        momentum=config.momentum,
-        adjust_lr_fn="match_rms_adamw",
-    )
-    plain.param_groups[0]["params"][0].grad = weight.grad
-    plain.step()
-    assert torch.equal(plain.param_groups[0]["params"][0], weight)
-    muon_steps(model, first, range(1, 2))
+    muon_steps(model, first, range(2))
     muon_steps(again, second, range(2))
     resumed = make_optimizer(again, config, fused=False)
     resumed.load_state_dict(second.state_dict())

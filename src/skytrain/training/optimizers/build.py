@@ -8,14 +8,17 @@ import torch
 from torch import nn
 
 from ...config import ConfigError, OptimizerConfig, load_class, make
-from .groups import groups_with_matrices_apart, parameter_groups
+from .groups import BaseSettings, groups_with_matrices_apart, parameter_groups
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, *, fused: bool) -> torch.optim.Optimizer:
     """Build the configured optimizer; `fused` asks for the fused kernel of one that has it."""
     arguments = dict(config.arguments())
     group_parameters = groups_with_matrices_apart if config.facts.whole_matrices else parameter_groups
-    groups = group_parameters(model, config.lr, config.weight_decay, arguments.get("eps"))
+    base = BaseSettings(
+        lr=config.lr, weight_decay=config.weight_decay, eps=arguments.get("eps"), lr_by_kind=config.rates()
+    )
+    groups = group_parameters(model, base)
     if config.facts.fused:
         arguments["fused"] = fused
     _check_class(config)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
@@ -12,23 +14,33 @@ from ...models import UpdateScales, update_scales
 HIDDEN_MATRICES = "hidden_matrices"  # key that marks their group
 
 
-def parameter_groups(
-    model: nn.Module, lr: float, weight_decay: float, eps: float | None = None, only: set[str] | None = None
-) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class BaseSettings:
+    """The settings of the base model; the decoder's parametrization scales them for each parameter."""
+
+    lr: float
+    weight_decay: float
+    eps: float | None = None  # None: the optimizer has none
+    lr_by_kind: Mapping[str, float] = field(default_factory=dict)  # of `embedding`, `head` and `vector`; else `lr`
+
+
+def parameter_groups(model: nn.Module, base: BaseSettings, only: set[str] | None = None) -> list[dict[str, Any]]:
     """Return one group of parameters for each combination of settings.
 
-    Weights of two or more dimensions decay; biases and norms do not. `lr`, `weight_decay` and `eps` are those of the
-    base model; the decoder's parametrization scales them for each parameter.
+    Weights of two or more dimensions decay; biases and norms do not.
     """
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     groups: dict[tuple[float, float, float], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad or (only is not None and name not in only):
             continue
         scales = _scales(model, name, parameter)
-        decay = weight_decay * scales.weight_decay if parameter.ndim >= 2 else 0.0
-        settings: dict[str, Any] = {"params": [], "weight_decay": decay, "lr": lr * scales.lr}
-        if eps is not None:
-            settings["eps"] = eps * scales.eps
+        decay = base.weight_decay * scales.weight_decay if parameter.ndim >= 2 else 0.0
+        kind = "vector" if parameter.ndim < 2 else "embedding" if id(parameter) in tables else "head"
+        rate = base.lr_by_kind.get(kind, base.lr)
+        settings: dict[str, Any] = {"params": [], "weight_decay": decay, "lr": rate * scales.lr}
+        if base.eps is not None:
+            settings["eps"] = base.eps * scales.eps
         group = groups.setdefault((decay, settings["lr"], scales.eps), settings)
         group["params"].append(parameter)
     return sorted(groups.values(), key=lambda group: -group["weight_decay"])
@@ -39,9 +51,7 @@ def _scales(model: nn.Module, name: str, parameter: nn.Parameter) -> UpdateScale
     return update_scales(config, name, parameter.ndim) if has_layers(config) else UpdateScales()
 
 
-def groups_with_matrices_apart(
-    model: nn.Module, lr: float, weight_decay: float, eps: float | None = None
-) -> list[dict[str, Any]]:
+def groups_with_matrices_apart(model: nn.Module, base: BaseSettings) -> list[dict[str, Any]]:
     """Return the groups of `parameter_groups`, but with the hidden matrices in a first group, marked `hidden_matrices`.
 
     That group has the base model's learning rate and decay: an optimizer that treats matrices as matrices makes steps of the
@@ -50,10 +60,10 @@ def groups_with_matrices_apart(
     hidden = hidden_matrices(model)
     matrices = [parameter for name, parameter in model.named_parameters() if name in hidden and parameter.requires_grad]
     others = {name for name, _ in model.named_parameters()} - hidden
-    groups = parameter_groups(model, lr, weight_decay, eps, only=others)
+    groups = parameter_groups(model, base, only=others)
     if not matrices:  # a plugged-in model may have none between embedding and head
         return groups
-    return [{"params": matrices, "weight_decay": weight_decay, "lr": lr, HIDDEN_MATRICES: True}, *groups]
+    return [{"params": matrices, "weight_decay": base.weight_decay, "lr": base.lr, HIDDEN_MATRICES: True}, *groups]
 
 
 def hidden_matrices(model: nn.Module) -> set[str]:

@@ -37,3 +37,7 @@ class OptimizerConfig(ABC):
     @abstractmethod
     def arguments(self) -> dict[str, Any]:
         """Return its keyword arguments except `params`, `lr` and `fused`."""
+
+    def rates(self) -> dict[str, float]:
+        """Return the learning rates that differ from `lr`: of `embedding`, `head` and `vector` parameters."""
+        return {}
