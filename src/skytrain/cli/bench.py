@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from .bench_loss import bench_loss
 from .bench_serve import bench_serve
 from .options import ConfigDirs, Json, Overrides, compose_overrides
 
@@ -18,6 +19,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+app.command("loss")(bench_loss)
 app.command("serve")(bench_serve)
 
 

@@ -1,4 +1,5 @@
 from .load_plot import load_svg as load_svg
+from .loss_plot import loss_svg as loss_svg
 from .merge_page import merge_html as merge_html, merge_table as merge_table, merge_tasks_table as merge_tasks_table
 from .png import png_of as png_of
 from .run_page import RunPage as RunPage, run_html as run_html

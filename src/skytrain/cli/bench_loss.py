@@ -1,0 +1,87 @@
+"""`skytrain bench loss`: what a validation loss costs with several settings."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .bench_serve import Instance, MarketName, Price, Region
+from .options import ConfigDirs, Json, Overrides, compose_overrides
+
+Try = Annotated[
+    list[str],
+    typer.Option(
+        "--try", metavar="'KEY=VALUE ...'", help="Settings to compare, in quotes. Repeatable; the first is the base."
+    ),
+]
+TargetLoss = Annotated[
+    float | None,
+    typer.Option(
+        "--loss",
+        min=0.0,
+        metavar="NATS",
+        help="The validation loss to reach. Default: the last one of the first settings.",
+        show_default=False,
+    ),
+]
+Seeds = Annotated[int, typer.Option(min=1, metavar="N", help="Runs of each settings, with the seeds 1 to N.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FOLDER", help="Write results.json and the plots there.", show_default=False),
+]
+
+
+def bench_loss(
+    tries: Try,
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+    loss: TargetLoss = None,
+    seeds: Seeds = 3,
+    usd_per_hour: Price = None,
+    instance: Instance = None,
+    region: Region = "us-east-1",
+    market: MarketName = "spot",
+    out: Out = None,
+    as_json: Json = False,
+) -> None:
+    """Train several settings on one text, and compare what a loss costs.
+
+    Prints tokens, minutes and dollars to the loss, as means over seeds with 95% intervals. Settings after the options hold
+    for all; prepare the text first. Runs are kept in the store as loss-SETTINGS-SEED: the same command resumes them.
+
+    \b
+    Example:
+      skytrain bench loss data=text data.source.paths='corpus/*.txt' --instance p5.4xlarge --out price
+        --try 'recipe=gpt2-124m-openwebtext trainer.steps=600' --try 'recipe=modern-124m trainer.steps=600'
+    """
+    from ..pipelines import bench_loss as pipeline
+    from ..pipelines.bench_serve import instance_price, make_folder
+    from .console import print_table, reporter
+
+    if usd_per_hour is None and instance is not None:
+        usd_per_hour = instance_price(instance, region, market)
+    common = overrides or []
+    configs = {
+        words: [
+            compose_overrides(
+                [*shlex.split(words), *common, f"seed={seed}", f"run={pipeline.run_name(words, seed)}"], config_dir
+            ).config
+            for seed in range(1, seeds + 1)
+        ]
+        for words in tries
+    }
+    if out is not None:
+        make_folder(out)
+    with reporter() as console:
+        bench = pipeline.bench_loss(configs, console, loss=loss, usd_per_hour=usd_per_hour)
+    files = pipeline.write_bench(bench, out) if out is not None else []
+    if as_json:
+        print(json.dumps(bench.to_json()))
+        return
+    print_table(pipeline.loss_rows(bench))
+    if files:
+        print(f"results: {', '.join(map(str, files))}")
