@@ -218,6 +218,17 @@ def test_fused_kernels_hold_less_and_work_where_layers_are_whole() -> None:
     assert fused.logits == plain.logits / 6 and fused.activations < plain.activations
 
 
+@pytest.mark.parametrize(("micro_batch", "measured_gb"), [(64, 30.8), (128, 59.5)])
+def test_a_modern_decoder_on_fused_kernels_holds_what_was_measured(micro_batch: int, measured_gb: float) -> None:
+    """By benchmarks/training/modern_h200.log: allocated bytes, without what the allocator and the driver add."""
+    config = compose(["recipe=modern-124m"]).config
+    assert isinstance(config.model, DecoderConfig)
+    steps = 128 // micro_batch
+    job = TrainingJob(config.model, 1024, micro_batch, accumulation=steps, fused=True, optimizer=config.optimizer.facts)
+    memory = rank_memory(job, Mesh())
+    assert (memory.total - memory.fragmentation - memory.runtime) / 1e9 == pytest.approx(measured_gb, rel=0.03)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", [SMALL, LLAMA], ids=["gpt2", "llama"])
 def test_a_compiled_block_keeps_what_the_partitioner_leaves_it(model: DecoderConfig) -> None:

@@ -149,11 +149,13 @@ def activation_bytes_on(path: KernelPath, job: TrainingJob, mesh: Mesh) -> float
     )  # q, k, v; output; the kernel's log-sum-exp
     if model.positions == "rope":
         attention += narrow * (queries + keys)  # rotated copies; the originals stay, because v is a view into them
-    if model.qk_norm:
+    if model.qk_norm and path != "fused":  # fused kernels normalize and turn in one pass, and do so again for gradients
         attention += wide * (queries + keys)
     if model.attention_softcap is not None:  # no flash kernel: scores, weights in float32 and in bfloat16
         attention += (8 if narrow == 2 else 12) * heads * job.sequence_length
     hidden = narrow * mlp * (4 if model.gated_mlp else 2)
+    if path == "fused" and model.gated_mlp:
+        hidden = narrow * mlp * 3  # the two products and what they become
     if path == "compiled":
         # The partitioner keeps what products made and what they read, once, and computes a gate's activation again.
         inputs = 2 * narrow * width
