@@ -136,7 +136,7 @@ def loss_rows(bench: LossBench) -> list[tuple[str, ...]]:
     """Return the table for people: means over seeds, with 95% intervals."""
     head = ("SETTINGS", "SEEDS", "FINAL LOSS", f"TOKENS TO {bench.loss:.4f}", "MINUTES", "USD", "TIMES FASTER")
     first = bench.contenders[0].cost(bench.loss)
-    rows = [head]
+    rows: list[tuple[str, ...]] = [head]
     for contender in bench.contenders:
         losses = [run.points[-1].loss for run in contender.runs]
         row = [contender.name, str(len(losses)), _interval(losses, ".4f")]

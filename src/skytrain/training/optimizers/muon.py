@@ -115,7 +115,7 @@ class MatrixMuon(torch.optim.Optimizer):
         states = [self.state[parameter] for parameter in parameters]
         for state, parameter in zip(states, parameters, strict=True):
             if "momentum_buffer" not in state:
-                state["momentum_buffer"] = torch.zeros_like(parameter.grad, memory_format=torch.preserve_format)
+                state["momentum_buffer"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
             if "step" not in state:
                 state["step"] = torch.zeros(())  # on the CPU: reading it does not wait for a GPU
         grads = [_local(parameter.grad) for parameter in parameters]
