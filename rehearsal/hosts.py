@@ -24,6 +24,8 @@ from .init import POWER_BUTTON
 from .metadata import InstanceFacts, MetadataService
 
 INIT = Path(__file__).with_name("init.py")
+# What runs here and on the machines: this checkout and its Python, wherever they are.
+KEPT = sorted({os.path.realpath(path) for path in (INIT.parents[1], sys.prefix, sys.base_prefix)})
 NEEDED = {"ip": "iproute2", "unshare": "util-linux", "mount": "util-linux", "aws": "the AWS command line (awscli)"}
 
 
@@ -135,6 +137,7 @@ class Host:
             "user_data": user_data,
             "environment": dict(parts.environment),
             "events": events,
+            "kept": KEPT,
             "aws": f'#!/bin/sh\nPATH="{os.environ["PATH"]}" exec {shutil.which("aws")} "$@"\n',
         }
         (self.folder / "spec.json").write_text(json.dumps(spec))

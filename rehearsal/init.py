@@ -4,7 +4,7 @@ It stands in for cloud-init, systemd and shutdown, as far as Skytrain's boot scr
 standard library. It runs as PID 1 of the host's own namespaces, so that its end is the end of every process there.
 
 - The disk: /etc, /opt, /var, /usr/local and /usr/sbin are those of the real machine, and what is written to them is gone
-  with the host. /tmp and /run are empty. The firmware says "Amazon EC2".
+  with the host. /tmp and /run are empty, apart from this checkout. The firmware says "Amazon EC2".
 - `shutdown` and `systemctl` are scripts that write a line to /run/initctl, which this process reads.
 - The unit file is the boot script's own. A key that this process does not know is an error. Slice and Delegate are
   ignored: the host's own process namespace takes the place of the service's cgroup.
@@ -29,6 +29,7 @@ from typing import Any
 POWER_BUTTON = signal.SIGRTMIN + 4
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # as systemd and cloud-init set it
 COPIED = ("/etc", "/opt", "/var", "/usr/local", "/usr/sbin")
+EMPTY = ("/tmp/", "/run/")
 CONTROL = Path("/run/initctl")
 UNIT_FOLDER = Path("/etc/systemd/system")
 STAND_IN = '#!/bin/sh\necho "$(basename "$0") $*" > /run/initctl\n'
@@ -215,6 +216,8 @@ class Machine:
 
 def prepare_disk(spec: dict[str, Any]) -> None:
     """Give the machine folders of its own, its host name, its boot id and its firmware."""
+    # A checkout, or its Python, may be in a folder that is empty here: it is found by what was opened before.
+    kept = {path: os.open(path, os.O_PATH) for path in spec["kept"] if path.startswith(EMPTY)}
     mount("-t", "tmpfs", "none", "/run")
     for folder in dict.fromkeys(os.path.realpath(path) for path in COPIED):
         upper = Path(f"/run/disk{folder}")
@@ -224,6 +227,9 @@ def prepare_disk(spec: dict[str, Any]) -> None:
         mount("-t", "overlay", "overlay", "-o", f"lowerdir={folder},upperdir={upper},workdir={work}", folder)
     mount("-t", "tmpfs", "none", "/tmp")
     mount("-t", "proc", "proc", "/proc")
+    for path, opened in kept.items():
+        Path(path).mkdir(parents=True, exist_ok=True)
+        mount("-c", "--bind", f"/proc/self/fd/{opened}", path, inherited=opened)  # -c: not by its name
     Path("/run/boot_id").write_text(spec["boot_id"] + "\n")
     mount("--bind", "/run/boot_id", "/proc/sys/kernel/random/boot_id")
     Path("/run/net").mkdir()
@@ -257,8 +263,8 @@ def prepare_disk(spec: dict[str, Any]) -> None:
         path.chmod(0o755)
 
 
-def mount(*words: str) -> None:
-    subprocess.run(["mount", *words], check=True)
+def mount(*words: str, inherited: int | None = None) -> None:
+    subprocess.run(["mount", *words], check=True, pass_fds=[] if inherited is None else [inherited])
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from skytrain.jobs import list_meeting
 from .checks import check_generations, check_identical, check_nothing_left, check_spend
 from .interruptions import INTERRUPTIONS
 from .laptop import STEPS, Wanted
+from .money import MONEY
 from .phases import replacement_phases
 from .storms import STORMS, proven_by
 from .sweeps import sweep
@@ -161,6 +162,7 @@ SCENARIOS: dict[str, Scenario] = {
     "interruptions": interruptions,
     "sweep": sweep,
     **STORMS,
+    **MONEY,
 }
 
 

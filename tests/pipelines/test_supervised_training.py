@@ -1,11 +1,13 @@
 """`skytrain train` as a user starts it, with real workers, real kills and real signals."""
 
+import contextlib
 import json
 import os
 import platform
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +15,12 @@ from pathlib import Path
 import pytest
 
 from skytrain.checkpoints import committed_steps
+from skytrain.jobs.lifeline import identify
 from skytrain.jobs.processes import descendants
-from skytrain.runs import attempt_numbers, read_metrics, read_outcome
+from skytrain.jobs.supervisor import remove_abandoned_folders
+from skytrain.runs import attempt_numbers, load_run, read_metrics, read_outcome, read_spend
 from skytrain.storage import open_store
+from skytrain.targets import status_of
 from tests.support.tiny import TINY
 
 pytestmark = pytest.mark.usefixtures("default_signals")
@@ -150,3 +155,49 @@ def test_sixty_blows_to_whole_jobs_change_nothing_and_leave_no_process():
 def test_outages_of_the_store_and_of_the_metadata_service_change_nothing():
     found = campaign("--kinds", "store,metadata", "--modes", "single,fsdp", "--kills", "12")
     assert found["kills"] == 12 and found["identical"]
+
+
+def killed(process: subprocess.Popen[str]) -> None:
+    """SIGKILL for the command and all its workers, as the power switch does."""
+    for pid in (process.pid, *descendants(process.pid)):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.mark.slow
+def test_with_kills_at_any_moment_the_meter_is_wall_time_times_price(root):
+    """Killed while it imports torch, within five seconds of its claim, and while it trains; then to its end."""
+    store, began = open_store(str(root)), time.monotonic()
+    words = ("run=metered", "budget.usd=1e6", "budget.usd_per_hour=3600", "trainer.steps=60")
+    moments: list[Callable[[], bool]] = [
+        lambda: bool(store.list("runs/metered/commands/")),
+        lambda: 0 in attempt_numbers(store, "metered"),
+        lambda: bool(committed_steps(store, "metered")),
+    ]
+    for moment in moments:
+        process = start(root, *words)
+        wait_for(moment, process)
+        killed(process)
+    process = start(root, *words)
+    _, err = process.communicate(timeout=240)
+    wall = time.monotonic() - began
+    assert process.returncode == 0, err
+    spent = sum(count.usd for count in read_spend(store, "metered").counts.values())
+    assert wall * 0.98 <= spent <= wall * 1.02, f"{spent:.2f} of {wall:.2f} s"
+    shown = status_of(store, load_run(store, "metered")).usd
+    assert shown is not None and shown == pytest.approx(spent, rel=0.02)
+
+
+def test_folders_of_supervisors_that_were_killed_are_removed_by_the_next_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    for name, owner in (("dead", identify(dead.pid)), ("alive", identify(os.getpid())), ("foreign", None)):
+        folder = tmp_path / f"skytrain-supervise-{name}"
+        folder.mkdir()
+        if owner is not None:
+            (folder / "supervisor").write_text(owner)
+    dead.kill()
+    dead.wait()
+    remove_abandoned_folders()
+    assert {path.name.rpartition("-")[2] for path in tmp_path.iterdir()} == {"alive", "foreign"}

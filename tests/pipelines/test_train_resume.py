@@ -522,3 +522,80 @@ def test_damaged_spend_is_one_message_that_a_restart_would_only_repeat(root):
     with pytest.raises(DamagedRecord, match=r"line \d+ of .*/spend/.* is damaged: .*\n  restore it") as caught:
         train(tiny_config(root, "run=cut", *SHORT), Silent())
     assert caught.value.exit_code == 9
+
+
+def lose_checkpoints(root: Path, run: str, *, newest_marker: bool) -> None:
+    """Delete a run's checkpoints, or only the marker of the newest one."""
+    store = open_store(str(root))
+    if not newest_marker:
+        store.delete_all(f"runs/{run}/checkpoints")
+        return
+    newest = committed(store, run)[-1]
+    for stat in store.list(newest.key):
+        if "COMMITTED" in stat.key:
+            store.delete(stat.key)
+
+
+@pytest.mark.parametrize("newest_marker", [False, True])
+@pytest.mark.parametrize("stop", [[], ["trainer.stop_at_step=6"]])
+def test_a_run_that_lost_its_newest_checkpoint_does_not_pay_for_it_again_unless_told_to(root, newest_marker, stop):
+    first = train(tiny_config(root, "run=lost", *SHORT, *stop), Silent())
+    whole = losses(root, "lost")
+    lose_checkpoints(root, "lost", newest_marker=newest_marker)
+    before = attempt_numbers(open_store(str(root)), "lost")
+    with pytest.raises(SkytrainError, match=rf"steps \d to {first.step} were trained and saved \(attempt 0") as error:
+        train(tiny_config(root, "run=lost", *SHORT), Silent())
+    assert error.value.exit_code == 9 and "trainer.lost_steps=retrain" in str(error.value)
+    assert attempt_numbers(open_store(str(root)), "lost") == before
+    notes = Notes()
+    again = train(tiny_config(root, "run=lost", *SHORT, "trainer.lost_steps=retrain"), notes)
+    assert any("they are trained again" in text for text in notes.said)
+    assert again.outcome == "done" and whole.items() <= losses(root, "lost").items()
+    assert train(tiny_config(root, "run=lost", *SHORT), Silent()).outcome == "done"  # and that is settled
+
+
+def test_steps_after_the_last_checkpoint_of_a_run_that_crashed_are_trained_again_without_a_word(root):
+    class Crash(RuntimeError):
+        pass
+
+    def crash(step: float) -> None:
+        if step == 5:
+            raise Crash
+
+    with pytest.raises(Crash):
+        train(tiny_config(root, "run=cut", *SHORT), Notes(crash))
+    notes = Notes()
+    assert train(tiny_config(root, "run=cut", *SHORT), notes).outcome == "done"
+    assert not any("trained again" in text for text in notes.said)
+
+
+NOISY = """
+import random
+import numpy as np
+from torch import nn
+class Noisy(nn.Module):
+    def __init__(self, vocab_size, max_length, width):
+        super().__init__()
+        self.table, self.head = nn.Embedding(vocab_size, width), nn.Linear(width, vocab_size)
+    def forward(self, tokens):
+        noise = random.random() + np.random.random() if self.training else 1.0
+        return self.head(self.table(tokens)) * noise
+"""
+
+
+def test_a_plug_in_that_uses_pythons_and_numpys_generators_repeats_and_resumes_bit_for_bit(root, tmp_path, monkeypatch):
+    from skytrain.config import compose
+    from tests.support.tiny import TINY
+
+    (tmp_path / "noisy_model.py").write_text(NOISY)
+    monkeypatch.chdir(tmp_path)
+    mine = [option for option in TINY if not option.startswith("model")]
+    words = [*mine, "model=custom", "model.target=noisy_model.Noisy", "model.args.width=16", f"store.root='{root}'"]
+
+    def run(name: str, *more: str) -> None:
+        train(compose([*words, *SHORT, f"run={name}", *more]).config, Silent())
+
+    run("noisy-whole")
+    run("noisy-cut", "trainer.stop_at_step=4")
+    run("noisy-cut")
+    assert losses(root, "noisy-cut") == losses(root, "noisy-whole")

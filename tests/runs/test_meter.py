@@ -7,6 +7,7 @@ import pytest
 from skytrain.aws import Ec2Instance, Metadata
 from skytrain.config import SkytrainError, compose
 from skytrain.runs import (
+    CommandMeter,
     Count,
     HostSpends,
     Lines,
@@ -21,7 +22,7 @@ from skytrain.runs import (
     write_outcome,
 )
 from skytrain.runs.meter import MeteredMachine
-from skytrain.storage import open_store
+from skytrain.storage import Store, open_store
 from tests.support.imds import fake_metadata
 
 NO_LIMIT = compose(["budget.margin=0s"]).config.budget
@@ -237,3 +238,88 @@ def test_without_a_price_seconds_are_counted_and_dollars_are_not_claimed(clock):
     clock.seconds += 60
     assert running.record()["usd"] is None
     assert json.loads(json.dumps(running.record()))["machines"]["a"]["seconds"] == 60
+
+
+class Command:
+    """A command that runs on this machine, by the test's clock, and what its workers count."""
+
+    def __init__(self, clock: Clock, store: Store) -> None:
+        self.clock, self.store, self.began = clock, store, clock.seconds
+        self.meter = CommandMeter(store, "r", 3.6, self.began)
+
+    def worker(self) -> Meter:
+        return Meter([this_machine(None, self.began)], 3.6, read_spend(self.store, "r"))
+
+
+def counted(store: Store) -> float:
+    return sum(count.seconds for count in read_spend(store, "r").counts.values())
+
+
+def test_a_command_counts_its_start_its_workers_and_its_end(clock, tmp_path):
+    store = open_store(str(tmp_path))
+    store.write("runs/r/run.json", b"{}")
+    command = Command(clock, store)
+    command.meter.write()
+    clock.seconds += 20  # imports torch
+    worker = command.worker()
+    assert worker.usd() == pytest.approx(0.020)
+    clock.seconds += 100
+    lines = Lines(store, f"runs/r/attempts/{claim_attempt(store, 'r')}/spend/")
+    lines.write(worker.record())
+    lines.flush()
+    clock.seconds += 3  # the worker writes its outcome and ends
+    write_outcome(store, "r", 0, "stopped", 5)
+    command.meter.close()
+    assert counted(store) == pytest.approx(123)
+    clock.seconds += 5000  # stopped: nobody pays
+    again = Command(clock, store)
+    clock.seconds += 20
+    assert again.worker().usd() == pytest.approx(0.143)
+    again.meter.close()
+    assert counted(store) == pytest.approx(143)
+
+
+def test_commands_that_are_killed_before_their_workers_write_are_counted(clock, tmp_path):
+    store = open_store(str(tmp_path))
+    began = clock.seconds
+    for _ in range(5):
+        Command(clock, store).meter.write()
+        clock.seconds += 4  # killed with all its workers, and started again
+    last = Command(clock, store)
+    clock.seconds += 20
+    assert last.worker().usd() == pytest.approx((clock.seconds - began) / 1000)
+
+
+def test_a_command_that_is_killed_after_a_stopped_run_counts_from_its_own_start(clock, tmp_path):
+    store = open_store(str(tmp_path))
+    store.write("runs/r/run.json", b"{}")
+    first = Command(clock, store)
+    clock.seconds += 50
+    claim_attempt(store, "r")
+    write_outcome(store, "r", 0, "interrupted", 5)
+    first.meter.close()
+    clock.seconds += 1000
+    Command(clock, store).meter.write()
+    clock.seconds += 6  # killed before it claims an attempt
+    third = Command(clock, store)
+    clock.seconds += 10
+    assert third.worker().usd() == pytest.approx(0.066)
+
+
+def test_a_command_that_is_refused_leaves_nothing_under_the_runs_name(clock, tmp_path):
+    store = open_store(str(tmp_path))
+    command = Command(clock, store)
+    command.meter.write()
+    assert store.list("runs/r/")
+    command.meter.close()
+    assert not store.list("runs/r/")
+
+
+def test_dollars_that_were_shown_do_not_fall_when_an_attempt_counts_from_now(clock):
+    agent = Meter([clock.machine()], 3.6)
+    clock.seconds += 100
+    shown = agent.usd(in_seconds=14)
+    attempt = Meter([clock.machine()], 3.6, Spend(agent.counts(in_seconds=14)))
+    assert attempt.usd() == pytest.approx(shown)
+    clock.seconds += 60
+    assert attempt.usd() == pytest.approx(0.160)

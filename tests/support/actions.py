@@ -116,7 +116,7 @@ COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
         "kms:GenerateDataKey",
     ),
     "shell": (*ACCOUNT, *MACHINES, *API_KEYS.reads, "ssm:StartSession", "ssm:ResumeSession", "ssm:TerminateSession"),
-    "costs": ("ce:GetCostAndUsage", *STORE_READS),
+    "costs": ("ce:GetCostAndUsage", "ec2:DescribeInstances", *STORE_READS),  # who may not write is told so
     "costs cloud=emr": (*EMR_READS, "elasticmapreduce:ListInstances", "ce:GetCostAndUsage"),
     "gc": (*ACCOUNT, *_all("reads"), *STORE_READS),
     "gc --delete": (*_all("deletes"), "s3:DeleteObject"),

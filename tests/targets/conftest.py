@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -85,6 +86,13 @@ def stubbed(no_aws: pytest.MonkeyPatch) -> Iterator[StubbedSession]:
 def client_error(code: str, message: str = "said AWS") -> dict[str, Any]:
     """Arguments of `Stubber.add_client_error`."""
     return {"service_error_code": code, "service_message": message}
+
+
+def record_spend(store: Store, run: str, usd: float) -> None:
+    """Let a run have cost so much: the last record of a machine that has left."""
+    count = {"usd": usd, "seconds": 60.0, "boot": "b", "boot_seconds": 60.0}
+    spent = {"spend": {"usd": usd, "usd_per_hour": 1.0, "machines": {"i-1": count}}}
+    store.write(f"runs/{run}/meeting/left/1x1/i-1.a.json", json.dumps(spent).encode())
 
 
 @pytest.fixture

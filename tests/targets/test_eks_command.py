@@ -24,13 +24,13 @@ from skytrain.planning import write_plan
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.runs import launches_of
 from skytrain.storage import open_store
-from skytrain.targets.eks import launch as launch_eks
+from skytrain.targets.eks import launch as launch_eks, requests as eks_requests
 from skytrain.targets.eks.kube import PLURALS, EksToken, KubeCluster, KubeError, KubeKind, eks_token, open_cluster
 from skytrain.targets.eks.requests import offer_size
 from tests.support.kubernetes import NAMESPACES, TOKEN, LocalCluster, local_cluster, write_kubeconfig
 from tests.support.settings import CLOUD_DEFAULTS
 
-from .conftest import StubbedSession, use_store
+from .conftest import StubbedSession, record_spend, use_store
 from .plans import offer, plan
 from .test_eks import IMAGE, job_of
 
@@ -504,3 +504,17 @@ def test_an_eks_cluster_is_reached_at_its_endpoint_with_such_a_token(
     stub.add_client_error("describe_cluster", "ResourceNotFoundException", "No cluster found for name: training.")
     with pytest.raises(SkytrainError, match="there is no EKS cluster training in us-east-2"):
         open_cluster(eks, lambda: stubbed.session)
+
+
+def test_restarts_of_pods_are_counted_by_kubernetes_and_end_with_what_is_left_of_the_budget(
+    typed: TypedEks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record_spend(typed.store, "gpt2-typed", 3.0)
+    words = ("cloud.eks.usd_per_hour=1.5", "--yes", "--no-follow")
+    assert typed.launch("budget.usd=3", *words) == 2 and typed.cluster.all("jobs") == []
+    assert "nothing is left to rent machines with" in capsys.readouterr().err
+    assert typed.launch("budget.usd=6", *words) == 0
+    [job] = typed.cluster.all("jobs")
+    waits = compose(["cloud=eks"], config_dirs=[typed.folder]).config.cloud.eks.wait
+    assert job["spec"]["activeDeadlineSeconds"] == 3600 + 60 + waits  # $3 at 2 x $1.50 an hour, after waiting for nodes
+    assert job["spec"]["backoffLimit"] == 2 * eks_requests.FAILURES_PER_NODE

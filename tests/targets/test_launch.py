@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from skytrain.aws import AwsSession, Call, CloudError
+from skytrain.aws import AwsSession, Call, CloudError, remove_all
 from skytrain.config import Composed, Config, SkytrainError, compose, source_hash
 from skytrain.corpus import InputFile
 from skytrain.jobs import NodeRequest, generation_key
+from skytrain.pipelines.costs import costs
 from skytrain.planning import PrepareWork
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.runs import (
@@ -33,7 +34,7 @@ from skytrain.runs import (
     started_key,
     supersede_launch,
 )
-from skytrain.storage import Store, StoreUnreachable, open_store
+from skytrain.storage import StoreUnreachable, open_store
 from skytrain.targets import (
     PlannedJob,
     RunEnd,
@@ -57,13 +58,13 @@ from skytrain.targets.ec2.launch import (
     start_launch,
     wait_for_start,
 )
-from skytrain.targets.ec2.machines import Ec2Machines, LaunchKeeper, Replacer, trouble, try_next_offer
+from skytrain.targets.ec2.machines import Ec2Machines, LaunchKeeper, Replacer, removal_calls, trouble, try_next_offer
 from skytrain.targets.ec2.replacement import most_machines
 from skytrain.targets.ec2.target import Ec2Launcher
 from skytrain.targets.wheels import PLATFORMS, ImagePython
 from tests.support.scaling import ScalingStandIn
 
-from .conftest import StubbedSession, use_store
+from .conftest import StubbedSession, record_spend, use_store
 from .ground import Ground
 from .plans import offer, plan
 from .test_checks import G_ON_DEMAND, G_SPOT, quotas
@@ -230,10 +231,44 @@ def test_a_machine_that_ended_before_its_first_record_is_counted_once(
     ec2.terminate_instances(InstanceIds=[found["InstanceId"]])
     machines.count_ended()
     [(key, count)] = read_spend(ready.store, RUN).counts.items()
-    assert key == f"{found['InstanceId']} {found['LaunchTime'].isoformat()}" and count.seconds >= 1
+    assert key == f"{found['InstanceId']} {found['LaunchTime'].isoformat()}" and count.seconds >= 60
     assert count.usd == pytest.approx(count.seconds * record.groups[0].usd_per_hour / 3600)
     machines.count_ended()
     assert len(said) == 1 and found["InstanceId"] in said[0]
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_what_a_machine_recorded_of_itself_is_not_less_than_what_ec2_bills(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    record, ec2 = start_launch(ready, {}, Silent()), ground.session.client("ec2")
+    [found] = ec2.describe_instances()["Reservations"][0]["Instances"]
+    name, key = found["InstanceId"], f"{found['InstanceId']} {found['LaunchTime'].isoformat()}"
+    own = {"usd": 0.001, "seconds": 12.0, "boot": "b", "boot_seconds": 12.0}
+    heartbeat = {"spend": {"usd": 0.001, "usd_per_hour": 1.0, "machines": {key: own}}}
+    ready.store.write(f"runs/{RUN}/meeting/left/1x1/{name}.a.json", json.dumps(heartbeat).encode())
+    target = Ec2Launcher()
+    target.count_machines(ground.session, ready.store, record)
+    assert read_spend(ready.store, RUN).counts[key].seconds == 12.0  # it runs, and records more itself
+    ec2.terminate_instances(InstanceIds=[name])
+    target.count_machines(ground.session, ready.store, record)
+    assert {one: count.seconds for one, count in read_spend(ready.store, RUN).counts.items()} == {key: 60.0}
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_the_next_launch_and_costs_know_machines_that_never_wrote(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = prepared(ground, stubbed, s3_root, offer("g5.xlarge", 1, "on-demand"))
+    start_launch(ready, {}, Silent())
+    shown = costs(config_of(ground, s3_root), RUN, ground.session)
+    [(name, seconds)] = [(one.machine.partition(" ")[0], one.seconds) for one in shown.machines]
+    assert name.startswith("i-") and seconds >= 60 and shown.usd >= 60 * ready.record.groups[0].usd_per_hour / 3600
+    remove_all(ground.session, [(ground.session.region, call) for call in removal_calls(ready.record)], pytest.fail)
+    monkeypatch.setattr(launch_limits, "BEGIN_SECONDS", 0)
+    with pytest.raises(SkytrainError, match=r"has cost .* already"):
+        prepared(ground, stubbed, s3_root, offer("g5.xlarge", 1, "on-demand"), budget_usd=shown.usd)
 
 
 @pytest.mark.usefixtures("without_packages")
@@ -451,19 +486,13 @@ def test_a_removal_whose_requests_are_not_answered_names_what_may_be_left(
     assert group.name in told[-1] and f"end them: skytrain stop {RUN} cloud=ec2" in told[-1]
 
 
-def spend(store: Store, usd: float) -> None:
-    count = {"usd": usd, "seconds": 60.0, "boot": "b", "boot_seconds": 60.0}
-    spent = {"spend": {"usd": usd, "usd_per_hour": 1.0, "machines": {"i-1": count}}}
-    store.write(f"runs/{RUN}/meeting/left/1x1/i-1.a.json", json.dumps(spent).encode())
-
-
 @pytest.mark.parametrize(
     ("budget", "words"), [(3.0, "has cost \\$3.00 already: nothing is left"), (3.05, "hardly boot")]
 )
 def test_a_run_whose_budget_is_spent_is_not_launched_again(
     ground: Ground, stubbed: StubbedSession, s3_root: str, budget: float, words: str
 ) -> None:
-    spend(launching.open_store(s3_root), 3.0)
+    record_spend(launching.open_store(s3_root), RUN, 3.0)
     with pytest.raises(SkytrainError, match=words):
         prepared(ground, stubbed, s3_root, offer("g5.xlarge", 1, "on-demand"), budget_usd=budget)
     assert groups_of(ground) == {}
@@ -472,7 +501,7 @@ def test_a_run_whose_budget_is_spent_is_not_launched_again(
 def test_the_kill_time_of_a_plan_is_cut_to_what_is_left_of_the_budget(
     ground: Ground, stubbed: StubbedSession, s3_root: str
 ) -> None:
-    spend(launching.open_store(s3_root), 3.0)
+    record_spend(launching.open_store(s3_root), RUN, 3.0)
     ready = prepared(ground, stubbed, s3_root, offer("g5.xlarge", 2, "on-demand"), budget_usd=5.0)
     [group] = ready.record.groups
     seconds = (datetime.fromisoformat(group.kill_at) - ready.groups[0].launched_at).total_seconds()

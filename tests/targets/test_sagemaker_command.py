@@ -23,7 +23,7 @@ from skytrain.runs import launches_of
 from skytrain.storage import open_store
 from skytrain.targets.sagemaker.jobs import LOG_GROUP, on_demand_usd
 
-from .conftest import StubbedSession
+from .conftest import StubbedSession, record_spend
 from .ground import Ground
 from .test_launch_command import Typed
 
@@ -351,3 +351,18 @@ def test_a_machine_costs_what_the_pricing_api_says_for_training(ground: Ground) 
         assert on_demand_usd(ground.session, "ml.g5.xlarge") == 1.408
         stub.add_response("get_products", {"PriceList": []}, asked)
         assert on_demand_usd(ground.session, "ml.g5.xlarge") is None
+
+
+def test_restarts_of_a_job_are_counted_by_sagemaker_and_end_with_what_is_left_of_the_budget(
+    typed: TypedSageMaker, stubbed: StubbedSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record_spend(typed.store, "gpt2-typed", 3.0)
+    quota(stubbed, 1.0)
+    assert typed.launch("budget.usd=4.5", "--dry-run") == 0
+    [shown] = json.loads(capsys.readouterr().out)
+    limits = shown["parameters"]["StoppingCondition"]
+    assert limits["MaxRuntimeInSeconds"] == 3600 + 60  # $1.50 at $1.50 an hour, of all attempts together
+    assert shown["parameters"]["RetryStrategy"] == {"MaximumRetryAttempts": 10}
+    quota(stubbed, 1.0)
+    assert typed.launch("budget.usd=3", "--dry-run") == 2
+    assert "nothing is left to rent machines with" in capsys.readouterr().err

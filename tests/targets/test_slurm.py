@@ -11,11 +11,12 @@ from skytrain.config import SkytrainError, compose
 from skytrain.runs import LaunchedGroup, LaunchRecord, create_launch
 from skytrain.storage import open_store
 from skytrain.targets import RunFollower
-from skytrain.targets.slurm import target
+from skytrain.targets.slurm import launch as slurm_launch, target
 from skytrain.targets.slurm.jobs import seconds_of, slurm_job
 from skytrain.targets.slurm.launch import filesystem_of, prepare_slurm_launch
 from skytrain.targets.slurm.requests import OVER, slurm_time
 from tests.support.tiny import TINY
+from tests.targets.conftest import record_spend
 
 WORDS = (
     *TINY,
@@ -287,3 +288,17 @@ def test_a_folder_is_on_the_file_system_of_its_longest_mount_point():
 def test_times_are_written_and_read_as_slurm_does():
     assert [slurm_time(seconds) for seconds in (90, 5400, 90061)] == ["0-00:01:30", "0-01:30:00", "1-01:01:01"]
     assert [seconds_of(text) for text in ("2:30", "01:30:00", "1-01:01:01", "2-00:00:00")] == [150, 5400, 90061, 172800]
+
+
+def test_a_run_whose_budget_is_spent_is_not_submitted_again(shared, monkeypatch):
+    """Slurm bounds no restarts by money: the meter does, while agents run, and this check does before they are asked for."""
+    (shared / "store").mkdir()
+    monkeypatch.setattr(slurm_launch, "check_slurm_version", lambda: None)
+    monkeypatch.setattr(slurm_launch, "_check_partition", lambda wanted: "gpu")
+    monkeypatch.setattr(slurm_launch, "preempt_mode", lambda partition: "OFF")
+    monkeypatch.setattr(slurm_launch, "slurm_jobs", lambda run: [])
+    monkeypatch.setattr(slurm_launch, "submit_job", lambda *_, **__: "7")
+    record_spend(open_store(str(shared / "store")), "one", 3.0)
+    assert launch("budget.usd=4", "budget.usd_per_hour=1.5", ask=True).record.groups
+    with pytest.raises(SkytrainError, match="nothing is left to rent machines with"):
+        launch("budget.usd=3", "budget.usd_per_hour=1.5", ask=True)

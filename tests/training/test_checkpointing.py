@@ -73,8 +73,11 @@ def metered(usd: float) -> Any:
         spending=lambda: Spending(usd=usd, usd_per_hour=1.0),
         record=lambda: {"usd": usd},
         note_save=lambda seconds: None,
+        note_commit=lambda step: None,
     )
-    return SimpleNamespace(meter=meter, page=None, sync=SimpleNamespace(flush_for_commit=lambda: None))
+    return SimpleNamespace(
+        meter=meter, page=None, sync=SimpleNamespace(flush_for_commit=lambda: None, wake=lambda: None)
+    )
 
 
 def fit(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from .options import ConfigDirs, Json, RunName, StoreOverrides, compose_overrides
 
 
@@ -25,5 +27,5 @@ def costs(run: RunName, overrides: StoreOverrides = None, config_dir: ConfigDirs
     from ..pipelines.status import account_session
 
     config = compose_overrides(overrides, config_dir).config
-    spent = pipeline(config, run, account_session(config))
+    spent = pipeline(config, run, account_session(config), lambda text: print(text, file=sys.stderr))
     print(spent.to_json() if as_json else spent.to_text())

@@ -56,8 +56,8 @@ def gc(
     With cloud=eks, it is the jobs and other objects of the namespace instead.
 
     \b
-    marked `delete`  past its skytrain:expires-at; of a run of this store that has ended; an abandoned upload
-    marked `keep`    of a run that is active or that this store does not know; of the project as a whole
+    marked `delete`  of a run of this store that has ended; past its skytrain:expires-at; an abandoned upload
+    marked `keep`    of a run that is active, whatever its tags say; of one that this store does not know; of the project
     --run RUN        marks everything of that run, --expired only what has expired
 
     \b

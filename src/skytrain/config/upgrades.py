@@ -36,7 +36,7 @@ BEFORE: Mapping[type, Mapping[str, Any]] = {
         "pre_norms": True,
         "qk_norm_scope": "head",
     },
-    TrainerConfig: {"diverged_nats": None},
+    TrainerConfig: {"diverged_nats": None, "lost_steps": "stop"},
     BudgetConfig: {"overrun": "stop", "whole_machine": True, "planned_usd": None, "planned_step_seconds": None},
     CloudConfig: {
         "cloudwatch": False,

@@ -32,6 +32,7 @@ from .supervision import (
     ClaimedAttempt as ClaimedAttempt,
     JoinedGeneration as JoinedGeneration,
     Supervision as Supervision,
+    job_began as job_began,
     report_attempt as report_attempt,
 )
 from .supervisor import (

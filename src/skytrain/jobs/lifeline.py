@@ -23,6 +23,12 @@ def identify(pid: int) -> str:
     return f"{pid}-{read_stat(pid)[19]}" if _has_proc() else str(pid)
 
 
+def began_at(identity: str) -> float | None:
+    """Return when a process started, in seconds since boot; None where the system does not tell."""
+    ticks = identity.partition("-")[2]
+    return int(ticks) / os.sysconf("SC_CLK_TCK") if ticks else None
+
+
 def is_alive(identity: str) -> bool:
     """Return whether exactly that process is alive."""
     pid = int(identity.partition("-")[0])

@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..config import SkytrainError, variable
-from .lifeline import SUPERVISOR, identify, is_supervised
+from .lifeline import SUPERVISOR, began_at, identify, is_supervised
 
 VARIABLE = "SKYTRAIN_SUPERVISED"
 GENERATION = "SKYTRAIN_GENERATION"
 CRASH = 1
+OWNER_FILE = "supervisor"
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,10 @@ class Supervision:
 
     @classmethod
     def begin(cls, folder: Path) -> Supervision:
-        """Create the folder for the workers' reports; called in the supervisor."""
-        return cls(folder, identify(os.getpid()))
+        """Begin in the folder for the workers' reports, and say whose it is; called in the supervisor."""
+        supervisor = identify(os.getpid())
+        (folder / OWNER_FILE).write_text(supervisor)
+        return cls(folder, supervisor)
 
     @classmethod
     def from_environment(cls) -> Supervision | None:
@@ -156,6 +159,12 @@ class Supervision:
     def _get(self, name: str) -> str | None:
         path = self.folder / name
         return path.read_text() if path.exists() else None
+
+
+def job_began() -> float | None:
+    """Return when this job's command started, in seconds since boot; None without a supervisor."""
+    supervision = Supervision.from_environment()
+    return None if supervision is None else began_at(supervision.supervisor)
 
 
 def report_attempt(local_rank: int, claim: ClaimedAttempt) -> None:

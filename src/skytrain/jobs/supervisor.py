@@ -8,16 +8,18 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from ..aws import find_metadata
 from ..config import (
     EXIT_CODES,
     INTERRUPTED,
@@ -31,16 +33,17 @@ from ..config import (
     uses_process_group,
     visible_gpus,
 )
-from ..runs import Cause, last_metrics, read_outcome, stop_asked, write_outcome
+from ..runs import Cause, CommandMeter, Sync, last_metrics, read_outcome, run_name, stop_asked, write_outcome
 from ..storage import open_store
 from .early_signals import handled_signals
-from .lifeline import die_with_parent, lives
+from .lifeline import began_at, die_with_parent, identify, is_alive, lives
 from .network import address_towards
 from .nodes import START_SECONDS, NoRendezvous, check_reachable
 from .processes import ControlGroup, kill_job
-from .supervision import ClaimedAttempt, JobError, JoinedGeneration, ResumeProgress, Supervision
+from .supervision import OWNER_FILE, ClaimedAttempt, JobError, JoinedGeneration, ResumeProgress, Supervision
 
 POLL_SECONDS = 0.1
+FOLDER_PREFIX = "skytrain-supervise-"
 FIRST_NODE_SECONDS = 5.0  # grace period before node 0 is reported late
 READY_SECONDS = 120.0  # for node 0 of a generation, whose agent runs, to start its job: two cold imports of torch
 # Limit on the other nodes joining, at the start or after a crash, with a cold import of torch.
@@ -104,19 +107,62 @@ def supervise(config: Config, arguments: Sequence[str], layout: ProcessLayout, t
         max_restarts = 0
     elif layout.processes > 1:
         command = [*torchrun(layout, 0), *command]
-    with tempfile.TemporaryDirectory(prefix="skytrain-supervise-", ignore_cleanup_errors=True) as folder:
+    remove_abandoned_folders()
+    with (
+        tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder,
+        command_metered(config, layout) as metering,
+    ):
         supervision = Supervision.begin(Path(folder))
         limits = Limits(
             max_restarts,
             config.trainer.stop_within,
             lambda: was_asked_to_stop(config.store, supervision.claim(), tell),
         )
-        supervisor = Supervisor(command, supervision, tell, limits, layout.processes, layout.rendezvous)
+        supervisor = Supervisor(command, supervision, tell, limits, layout.processes, layout.rendezvous, metering)
         code = supervisor.run()
         claim = supervision.claim()
         if code == EXIT_CODES[UNCOMMITTED] and claim is not None:
             record_interruption(config.store, claim, supervisor.interruption, tell)
         return code
+
+
+@contextlib.contextmanager
+def command_metered(config: Config, layout: ProcessLayout) -> Iterator[Sync | None]:
+    """Count this machine for as long as the command runs, in a thread; None where others count it."""
+    began = began_at(identify(os.getpid()))
+    if layout.generation is not None or began is None:
+        yield None
+        return
+    meter: CommandMeter | None = None
+
+    def count() -> None:
+        nonlocal meter
+        if meter is None:
+            if config.budget.whole_machine and find_metadata() is not None:
+                return  # an EC2 instance, which its workers count from its launch
+            store = open_store(config.store).hurried(RECORD_SECONDS)
+            meter = CommandMeter(store, run_name(config), config.budget.usd_per_hour, began)
+        meter.write()
+
+    sync = Sync(lambda text: None)  # the workers use the same store, and say what is wrong with it
+    sync.each_time(count)
+    sync.start()
+    try:
+        yield sync
+    finally:
+        sync.close(RECORD_SECONDS)
+        if meter is not None:
+            with contextlib.suppress(SkytrainError):
+                meter.close()
+
+
+def remove_abandoned_folders() -> None:
+    """Remove the folders of supervisors that were killed and could not remove their own."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        with contextlib.suppress(OSError):  # another user's, or another command removes it at this moment
+            owner = folder / OWNER_FILE
+            if owner.exists() and not is_alive(owner.read_text()):
+                shutil.rmtree(folder)
 
 
 def _find_first_node(rendezvous: str, tell: Callable[[str], None], seconds: float) -> None:
@@ -189,7 +235,9 @@ class Supervisor:
         limits: Limits,
         processes: int = 1,
         rendezvous: str | None = None,
+        metering: Sync | None = None,
     ) -> None:
+        self._metering = metering
         self._command = [sys.executable, *command]
         self._supervision = supervision
         self._tell = tell
@@ -283,9 +331,12 @@ class Supervisor:
         self._workers.clear()
         self._worked_at = time.monotonic()
         # In a new session, so that a terminal's Ctrl-C reaches only this process and is passed on once.
-        child = subprocess.Popen(
-            self._command, env=self._environment(), start_new_session=True, preexec_fn=self._begin_child
-        )
+        with self._metering.paused() if self._metering else contextlib.nullcontext():
+            child = subprocess.Popen(
+                self._command, env=self._environment(), start_new_session=True, preexec_fn=self._begin_child
+            )
+        if self._metering is not None:
+            self._metering.wake()
         try:
             leaving: float | None = None
             while child.poll() is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -13,9 +13,9 @@ from ..aws import RUN, AwsSession, Call, CloudError
 from ..config import Config, format_bytes, format_seconds, plural
 from ..planning import unit_prices
 from ..report import text_table
-from ..runs import Count, HostSpends, LaunchRecord, last_records, launches_of, load_run
+from ..runs import Count, HostSpends, LaunchRecord, command_spends, last_records, launches_of, load_run
 from ..storage import Store, open_store
-from ..targets import billing_targets, built_in_target
+from ..targets import billing_targets, built_in_target, count_launches
 
 # us-east-2. Rank 0 writes spend, metrics and log and lists the attempts every five seconds, and reads one small object.
 WRITES_PER_HOUR = 4 * 720
@@ -85,9 +85,13 @@ class RunCosts:
         return "\n".join([*tables, *cost_notes(self)])
 
 
-def costs(config: Config, run: str, session: AwsSession | None) -> RunCosts:
+def costs(
+    config: Config, run: str, session: AwsSession | None, tell: Callable[[str], None] = lambda text: None
+) -> RunCosts:
     """Return the costs of a run, with AWS's bill if there is a session to ask."""
     store = open_store(config.store)
+    if session is not None:
+        count_launches(session, store, launches_of(store, run), tell)
     launches = billed_launches(store, run)
     # A launch that prepares data trains nothing, so it has no record of a run.
     began_at = (
@@ -158,7 +162,23 @@ def machine_costs(store: Store, run: str) -> list[MachineCost]:
             if seconds > 0 or usd > 0:
                 added.append(MachineCost(attempt, key, max(0.0, seconds), max(0.0, usd)))
                 before[key] = now
+    for command in command_spends(store, run):
+        for key, fields in command["machines"].items():
+            added = _with_command(added, key, Count(**fields), before.get(key))
     return added
+
+
+def _with_command(added: list[MachineCost], key: str, now: Count, then: Count | None) -> list[MachineCost]:
+    """Add what a command counted beyond its attempts, to the last of them on its machine: it is the end of that one."""
+    seconds = now.seconds - (then.seconds if then else 0.0)
+    usd = now.usd - (then.usd if then else 0.0)
+    if seconds <= 0 and usd <= 0:
+        return added
+    last = next((number for number in reversed(range(len(added))) if added[number].machine == key), None)
+    if last is None:
+        return [*added, MachineCost(None, key, seconds, usd)]
+    more = dataclasses.replace(added[last], seconds=added[last].seconds + seconds, usd=added[last].usd + usd)
+    return [*added[:last], more, *added[last + 1 :]]
 
 
 def bill_call(run: str, started_at: str, today: datetime | None = None) -> Call:

@@ -60,14 +60,18 @@ from .logs import (
     log_record as log_record,
 )
 from .meter import (
+    CommandMeter as CommandMeter,
     Count as Count,
     Meter as Meter,
     Spend as Spend,
     boot_clock as boot_clock,
     boot_id as boot_id,
+    command_spends as command_spends,
+    largest_counts as largest_counts,
     last_records as last_records,
     machine_price as machine_price,
     read_spend as read_spend,
+    recorded_commit as recorded_commit,
     recorded_usd as recorded_usd,
     spent_usd as spent_usd,
     this_machine as this_machine,

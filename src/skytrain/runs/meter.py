@@ -3,7 +3,9 @@
 Each machine has its own count, and an attempt continues the count that it finds. So the time between a kill and the
 next start on the same machine is counted, a restart resets nothing, and two attempts on one machine count it once.
 An EC2 instance is counted from its launch, including the time while the run was stopped: it is billed all the time.
-Any other machine is counted from the run's first start, and not while the run was stopped.
+Any other machine is counted from the start of the run's first command to the end of each, and not while the run was
+stopped. A command counts its own time (`CommandMeter`): that of its workers before they claim an attempt, of their end,
+and of those that are killed before they write anything.
 
 Clocks: seconds since boot, which cannot be set, and the metadata service's clock for the age of an instance.
 The machine's wall clock is never used: before it is synchronized it may be days off.
@@ -11,6 +13,7 @@ The machine's wall clock is never used: before it is synchronized it may be days
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from ..aws import Ec2Instance
-from ..config import BudgetConfig, SkytrainError
+from ..config import DONE, BudgetConfig, SkytrainError
 from ..planning import Spending, load_catalog
 from ..storage import Store
-from .attempts import attempt_key, attempt_numbers, read_outcome
+from .attempts import attempt_key, attempt_numbers, read_fence, read_outcome
 from .heartbeats import HostSpends
-from .reading import read_lines
+from .reading import DamagedRecord, read_lines, read_object
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -38,6 +41,7 @@ class MeteredMachine:
     boot_seconds: float  # since it booted
     age_seconds: float  # since launch, for EC2; 0 elsewhere, where cost starts with the run
     rented: bool = True  # billed by the hour even while the run is stopped: an EC2 instance
+    job_seconds: float = 0.0  # since the command that runs the job started, where the machine is not rented
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Spend:
     counts: Mapping[str, Count]
     save_seconds: float = 0.0  # duration of its slowest save
     stopped: bool = False  # whether the previous attempt ended in an orderly way
+    open: frozenset[str] = frozenset()  # machines whose last command has not ended, or was killed
 
 
 NOTHING_SPENT = Spend({})
@@ -73,11 +78,13 @@ def boot_id() -> str:
     return BOOT_ID.read_text().strip() if BOOT_ID.exists() else uuid.uuid4().hex
 
 
-def this_machine(instance: Ec2Instance | None) -> MeteredMachine:
+def this_machine(instance: Ec2Instance | None, job_began: float | None = None) -> MeteredMachine:
+    """Return the state of this machine. `job_began` is when its job's command started, by the machine's own clock."""
     boot = boot_id()
     up = boot_clock()
     if instance is None:
-        return MeteredMachine(key=boot, boot=boot, boot_seconds=up, age_seconds=0.0, rented=False)
+        ran = 0.0 if job_began is None else max(0.0, up - job_began)
+        return MeteredMachine(key=boot, boot=boot, boot_seconds=up, age_seconds=0.0, rented=False, job_seconds=ran)
     if instance.launched_at is None or instance.read_at is None:
         return MeteredMachine(key=instance.id, boot=boot, boot_seconds=up, age_seconds=up)
     # An instance's age is at least its uptime.
@@ -118,26 +125,31 @@ class Meter:
         self.usd_per_hour = None if usd_per_hour is None else usd_per_hour * len(machines)
         self.idle_seconds = 0.0  # longest time that a machine was billed while the run was stopped
         self.save_seconds = before.save_seconds  # duration of the run's slowest save
+        self._saved_step: int | None = None  # of the newest checkpoint that this attempt has committed
         # machines that wait, at the time of their last records
         self._waiting = 0
         self._noted = self._began
         self._others = {key: count for key, count in before.counts.items() if key not in {m.key for m in machines}}
         self._starts = {machine.key: self._start(machine, before) for machine in machines}
+        self._known_usd = sum(count.usd for count in before.counts.values())
 
     def _start(self, machine: MeteredMachine, before: Spend) -> Count:
         known = before.counts.get(machine.key)
+        # Negative if the last record was a heartbeat's, which counts ahead: this attempt counts from now.
+        missed = machine.boot_seconds - known.boot_seconds if known and known.boot == machine.boot else None
         if known is None:
-            new = machine.age_seconds
+            new = machine.age_seconds if machine.rented else machine.job_seconds
             known = Count(0.0, 0.0, machine.boot, machine.boot_seconds)
-        elif before.stopped and not machine.rented:
-            new = 0.0
-        else:
-            same_boot = known.boot == machine.boot
-            # Negative if the last record was a heartbeat's, which counts ahead: this attempt counts from now.
-            missed = machine.boot_seconds - known.boot_seconds if same_boot else machine.age_seconds - known.seconds
-            new = missed if same_boot else max(0.0, missed)
+        elif machine.rented:
+            new = missed if missed is not None else max(0.0, machine.age_seconds - known.seconds)
             if before.stopped:
                 self.idle_seconds = max(self.idle_seconds, new)
+        elif missed is None:
+            new = machine.job_seconds
+        elif before.stopped and machine.key not in before.open:
+            new = min(missed, machine.job_seconds)  # the time while the run was stopped is not counted
+        else:
+            new = missed
         usd = known.usd + new * self._usd_per_second
         seconds = known.seconds + new
         return Count(usd, seconds, machine.boot, machine.boot_seconds)
@@ -155,6 +167,10 @@ class Meter:
     def note_save(self, seconds: float) -> None:
         """Record the duration of a save, for this attempt and later ones."""
         self.save_seconds = max(self.save_seconds, seconds)
+
+    def note_commit(self, step: int) -> None:
+        """Record that a checkpoint is committed: one that is missing later was lost, and not merely never saved."""
+        self._saved_step = step
 
     def elapsed_seconds(self) -> float:
         """Return the seconds since this attempt started."""
@@ -181,7 +197,8 @@ class Meter:
         # Waiting machines cost as much as training ones, also since their last record.
         waited = self._waiting * (boot_clock() - self._noted + in_seconds)
         ahead = (in_seconds * len(self._starts) + waited) * self._usd_per_second
-        return sum(count.usd for count in self.counts().values()) + ahead
+        # Heartbeats count ahead; what people have been shown does not fall when an attempt counts from now.
+        return max(self._known_usd, sum(count.usd for count in self.counts().values()) + ahead)
 
     def spending(self) -> Spending:
         """Return the cost of the run now and what an hour adds, for questions to its `Budget`."""
@@ -195,6 +212,7 @@ class Meter:
             "usd": self.usd(in_seconds=in_seconds) if self.usd_per_hour is not None else None,
             "usd_per_hour": self.usd_per_hour,
             "save_seconds": self.save_seconds,
+            "saved_step": self._saved_step,
             "machines": {key: asdict(count) for key, count in self.counts(in_seconds=in_seconds).items()},
         }
 
@@ -202,13 +220,65 @@ class Meter:
 def read_spend(store: Store, run: str, saved: Mapping[str, Any] | None = None) -> Spend:
     """Return the spend recorded by all attempts, at least that of the checkpoint to resume from (`saved`)."""
     records = [*last_records(store, run, "spend").values(), *([saved] if saved else [])]
-    records += HostSpends(store, run).read()
+    commands = command_spends(store, run)
+    records += [*HostSpends(store, run).read(), *commands]
     numbers = attempt_numbers(store, run)
     return Spend(
         counts=largest_counts(records),
         save_seconds=max((record.get("save_seconds") or 0.0 for record in records), default=0.0),
         stopped=bool(numbers) and read_outcome(store, run, numbers[-1]) is not None,
+        open=frozenset(key for command in commands if command["open"] for key in command["machines"]),
     )
+
+
+class CommandMeter:
+    """The count of this machine by the command that runs a job on it, from the command's start to its end.
+
+    Only of a machine that is not rented: an EC2 instance is counted from its launch, and a node agent counts its host.
+    """
+
+    def __init__(self, store: Store, run: str, usd_per_hour: float | None, began: float) -> None:
+        self._store = store
+        self._run = run
+        self._usd_per_hour = usd_per_hour
+        self._began = began
+        self._meter: Meter | None = None
+        self._open = True
+
+    def write(self) -> None:
+        """Write the count into the store, with that of earlier commands."""
+        if self._meter is None:
+            machine = this_machine(None, self._began)
+            self._meter = Meter([machine], self._usd_per_hour, read_spend(self._store, self._run))
+            self._key = f"{commands_folder(self._run)}{machine.boot}.json"
+            self._machine = machine.key
+        count = self._meter.counts()[self._machine]
+        body = {"open": self._open, "machines": {self._machine: asdict(count)}}
+        self._store.write(self._key, json.dumps(body).encode())
+
+    def close(self) -> None:
+        """Write the last count. A command that was refused leaves nothing under the run's name."""
+        self._open = False
+        if self._store.exists(f"runs/{self._run}/run.json"):
+            self.write()
+        elif self._meter is not None:
+            self._store.delete(self._key)
+
+
+def commands_folder(run: str) -> str:
+    """Return the folder of what commands have counted, an object for each machine."""
+    return f"runs/{run}/commands/"
+
+
+def command_spends(store: Store, run: str) -> list[dict[str, Any]]:
+    """Return what commands have counted. The form is that of the attempts' spend streams."""
+    found = []
+    for stat in store.list(commands_folder(run)):
+        record = read_object(store, stat.key)
+        if not isinstance(record.get("machines"), dict) or "open" not in record:
+            raise DamagedRecord(store, stat.key, TypeError("it has no count"))
+        found.append(record)
+    return found
 
 
 def spent_usd(store: Store, run: str) -> float:
@@ -218,8 +288,30 @@ def spent_usd(store: Store, run: str) -> float:
 
 def recorded_usd(store: Store, run: str, attempt: int) -> float | None:
     """Return the cost of the whole run as an attempt last recorded it; None if it recorded none."""
+    return _last_heartbeat(store, run, attempt).get("usd")
+
+
+def recorded_commit(store: Store, run: str) -> tuple[int, str]:
+    """Return the newest step that the run's records say is saved, and which record says so; 0 without one.
+
+    The newest attempt that trained is enough: what an earlier one saved beyond the step at which it resumed does not count.
+    """
+    resumed = read_fence(store, run).resumed
+    if not resumed:
+        return 0, ""
+    attempt = max(resumed)
+    outcome = read_outcome(store, run, attempt) or {}
+    found = [
+        (resumed[attempt], f"attempt {attempt} resumed from it"),
+        (_last_heartbeat(store, run, attempt).get("saved_step") or 0, f"attempt {attempt} saved it"),
+        (outcome["step"] if outcome.get("outcome") == DONE else 0, f"attempt {attempt} was done then"),
+    ]
+    return max(found)
+
+
+def _last_heartbeat(store: Store, run: str, attempt: int) -> dict[str, Any]:
     parts = [stat.key for stat in store.list(f"{attempt_key(run, attempt)}/spend/") if stat.size]
-    return read_lines(store, parts[-1])[-1].get("usd") if parts else None
+    return read_lines(store, parts[-1])[-1] if parts else {}
 
 
 def largest_counts(spends: Iterable[Mapping[str, Any]]) -> dict[str, Count]:

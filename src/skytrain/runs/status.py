@@ -10,7 +10,7 @@ from ..config import DONE, INTERRUPTED
 from ..storage import Store
 from .attempts import attempt_numbers, read_attempt, read_failure, read_outcome
 from .heartbeats import HostSpends
-from .meter import Count, largest_counts, last_records
+from .meter import Count, command_spends, largest_counts, last_records
 from .metrics import last_metrics
 from .record import load_run
 
@@ -68,7 +68,7 @@ def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int,
     step = max([metrics.get("step", 0), *([checkpoint[0]] if checkpoint else [])])
     beat = beats.get(newest, {}) if newest is not None else {}
     # Hosts that wait, and those that have left since the last attempt, have recorded their own cost.
-    counts = largest_counts([*beats.values(), *HostSpends(store, name).read()])
+    counts = largest_counts([*beats.values(), *HostSpends(store, name).read(), *command_spends(store, name)])
     usd = _usd(counts, beat)
     return RunStatus(
         run=name,

@@ -194,6 +194,16 @@ class Sync:
     def start(self) -> None:
         self._thread.start()
 
+    def wake(self) -> None:
+        """Let the thread flush now, without waiting for it."""
+        self._wake.set()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Keep the thread idle during this block: a process that is forked then inherits no lock that it holds."""
+        with self._flushing:
+            yield
+
     def _work(self) -> None:
         while not self._closing:
             self._wake.wait(self._every)

@@ -25,6 +25,10 @@ NEVER_RESPONDED_HINT = (
 logger = logging.getLogger(__name__)
 
 
+# Of its own: plug-ins may use Python's generator in training, which must not depend on retries.
+_jitter = random.Random()
+
+
 @dataclass(frozen=True)
 class Retry:
     """A time limit, counted from the first of consecutive failures, and the waits between attempts.
@@ -38,7 +42,7 @@ class Retry:
 
     def wait_seconds(self, failures: int) -> float:
         # The exponent is bounded: an outage of days must not overflow it.
-        return random.uniform(0, min(self.longest_wait_seconds, self.first_wait_seconds * 2 ** min(failures, 30)))
+        return _jitter.uniform(0, min(self.longest_wait_seconds, self.first_wait_seconds * 2 ** min(failures, 30)))
 
     def for_requests(self) -> RetryConfig:
         """Return settings for obstore's quick retries, so that a brief failure of one part does not restart an upload.

@@ -10,7 +10,7 @@ from .eks.serve import keep_served as keep_served
 from .follow import RunEnd as RunEnd, RunFollower as RunFollower
 from .jobs import prepare_work as prepare_work
 from .leftovers import GcRequest as GcRequest, Leftovers as Leftovers
-from .limits import ask_account as ask_account, live_launch as live_launch
+from .limits import ask_account as ask_account, count_launches as count_launches, live_launch as live_launch
 from .plans import (
     Planned as Planned,
     PlannedJob as PlannedJob,

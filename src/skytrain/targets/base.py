@@ -217,6 +217,10 @@ class LaunchTarget(Protocol):
         """Return whether AWS has machines or a job of a launch, or is asked for some. None: AWS does not know."""
         return None
 
+    def count_machines(self, session: AwsSession, store: Store, record: LaunchRecord) -> None:
+        """Record what the service's own times say that the launch's machines cost beyond what they recorded."""
+        return None
+
     def job_costs(self, session: AwsSession, launches: Sequence[LaunchRecord], now: datetime) -> list[SchedulerJob]:
         """Return the jobs of these launches with what they cost, where the target bills jobs."""
         return []

@@ -14,7 +14,7 @@ from ..runs import LaunchRecord, launches_of
 from ..storage import StoreError, open_store
 from .account import AccountMachine, account_state
 from .base import NoTarget, SchedulerError
-from .limits import ask_account, ended_in_store
+from .limits import ask_account, count_launches, ended_in_store
 from .registry import target_of, target_of_record
 from .run_status import LAUNCH_FAILED
 from .run_view import RunView, RunWatch
@@ -60,6 +60,8 @@ class RunFollower:
         launches = [record for record in launches_of(self._store, run) if not record.failed]
         self.record = launches[-1] if launches else None
         self._machines: tuple[AccountMachine, ...] = ()
+        self._launched = launched
+        self._tell: Callable[[str], None] = lambda text: None
         self._tags_at = self._failed_at = 0.0
         self._gone = 0
         self._target = target_of_record(config, self.record) if self.record is not None else None
@@ -78,6 +80,7 @@ class RunFollower:
     def follow(self, screen: Screen, wait: Callable[[float], None] = time.sleep) -> RunEnd:
         """Show the run until it ends. Stores and services that do not answer are told once, and asked again."""
         told = ""
+        self._tell = screen.note
         while True:
             try:
                 view = self.look()
@@ -151,6 +154,8 @@ class RunFollower:
         if time.monotonic() >= self._tags_at:
             state = account_state(self._config, self._session, [self.run], self.run, [self.record.region])
             self._machines = state.machines
+            if self._launched:  # others who watch may not write to the store
+                count_launches(self._session, self._store, [self.record], self._tell)
             self._tags_at = time.monotonic() + TAGS_SECONDS
         return self._machines
 

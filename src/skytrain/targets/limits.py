@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 
 from ..aws import KINDS, AwsSession, enabled_regions, scan_account
-from ..config import Composed, Config, SkytrainError, format_seconds, source_hash
+from ..config import Composed, Config, SkytrainError, error_text, format_seconds, source_hash
 from ..jobs import generation_key, list_meeting
 from ..planning import EC2, Budget, Plan, load_catalog
 from ..runs import LaunchRecord, is_superseded, read_launch, read_object, requested_at, spent_usd, stopped_key
@@ -16,6 +16,7 @@ from ..storage import NotFound, Store
 from .registry import built_in_target, sellers
 
 MAY_DIFFER_FROM_PLAN = ("budget", "cloud", "run", "store")
+FORGOTTEN = timedelta(hours=2)  # after its kill time, a launch's machines are no longer described
 LEAST_SECONDS = 180.0  # that a machine needs at least to boot and begin
 KILL_GRACE_SECONDS = 60.0
 BEGIN_SECONDS = 60  # in which a launch that has its record makes its next request, or another may take over
@@ -73,6 +74,21 @@ def check_same(composed: Composed, plan: Plan) -> None:
             f"the settings under {', '.join(changed)} are not those of the plan\n"
             f"  with a plan, only {', '.join(MAY_DIFFER_FROM_PLAN)} may change; plan again with the others, or add --replan"
         )
+
+
+def count_launches(
+    session: AwsSession, store: Store, launches: Iterable[LaunchRecord], tell: Callable[[str], None]
+) -> None:
+    """Record what machines of these launches cost that did not record it themselves, as far as AWS still knows them."""
+    since = datetime.now(UTC) - FORGOTTEN
+    for record in launches:
+        target = built_in_target(record.target)
+        if target is None or record.over_at < since:
+            continue
+        try:
+            target.count_machines(session, store, record)
+        except Exception as error:  # whatever it is: what was recorded is counted, and this may be asked again
+            tell(f"warning: machines of {record.run} could not be counted: {error_text(error)}")
 
 
 def seconds_affordable(config: Config, store: Store, run: str, usd_per_hour: float | None) -> float:

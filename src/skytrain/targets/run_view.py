@@ -107,6 +107,7 @@ class RunWatch:
         self._spends = HostSpends(store, run)
         self._heard: dict[str, tuple[str, float]] = {}  # host -> its last heartbeat, and when it was first seen here
         self._plan: dict[str, Any] | None = None
+        self._shown_usd = 0.0
 
     def look(self) -> RunView:
         """Return the state of the run now. Raises StoreError if the store does not answer, and CloudError if AWS does not."""
@@ -196,8 +197,10 @@ class RunWatch:
         counted = {key.split()[0] for spend in self._spends.read() for key in spend.get("machines", {})}
         seconds = sum(node.seconds or 0.0 for node in booting if node.machine not in counted)
         usd = (status.usd or 0.0) + seconds * launch.usd_per_hour / launch.nodes / 3600
+        # What was shown does not fall when a machine ends before it records its cost.
+        self._shown_usd = max(self._shown_usd, usd)
         budget = status.budget_usd if status.budget_usd is not None else launch.budget_usd
-        return replace(status, usd=usd if seconds else status.usd, budget_usd=budget)
+        return replace(status, usd=self._shown_usd if self._shown_usd else status.usd, budget_usd=budget)
 
 
 def host_state(host: HostRecord, record: dict[str, Any], generation: GenerationRecord | None) -> tuple[str, int | None]:

@@ -26,9 +26,10 @@ from ..runs import (
 )
 from ..storage import NotFound, Retry, Store, open_store
 from ..tuning import SweepStatus, stop_sweep
-from .account import machines_of
+from .account import machines_of, related_launches
 from .base import SchedulerJob
 from .lifecycle import uninterrupted
+from .limits import count_launches
 from .run_status import LAUNCHED, PREPARING, SERVING, TUNING, find_status, status_of
 
 POLL_SECONDS = 2.0
@@ -156,6 +157,8 @@ def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) ->
                 except Exception as error:  # whatever it is, those of before are ended
                     tell(f"warning: {error_text(error)}\n  ending the machines that were there before")
             left = end_machines(session, found, reporter)
+            store = open_store(config.store)
+            count_launches(session, store, related_launches(store, run), tell)
         if left:
             warning = f"not ended: {_named(left)} may run on\n  run this again: {_command(run)}"
             return StopResult(describe_stop(stopped), asdict(stopped), 3, warning)

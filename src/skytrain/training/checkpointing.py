@@ -202,7 +202,7 @@ class Checkpoints(AtStep):
 
     def _start(self, trainer: pl.Trainer, step: int, *, background: bool) -> None:
         self._under_way = step
-        options = SaveOptions(self._policy.attempt, background, self._before_commit, self._after_commit)
+        options = SaveOptions(self._policy.attempt, background, self._before_commit, lambda: self._after_commit(step))
         trainer.save_checkpoint(step_key(self._run, step), weights_only=False, storage_options=options)
 
     def _before_commit(self) -> None:
@@ -210,7 +210,10 @@ class Checkpoints(AtStep):
         if self._services is not None:
             self._services.sync.flush_for_commit()
 
-    def _after_commit(self) -> None:
+    def _after_commit(self, step: int) -> None:
+        if self._services is not None:
+            self._services.meter.note_commit(step)
+            self._services.sync.wake()
         prune(self._store, self._run, self._policy.keep, attempt=self._policy.attempt)
 
     def _finish_if_done(self, trainer: pl.Trainer) -> None:

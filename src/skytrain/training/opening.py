@@ -25,7 +25,7 @@ from ..tokens import (
 )
 from .context import RunContext
 from .factory import device_name
-from .random_state import seed_of_rank
+from .random_state import seed_generators, seed_of_rank
 from .resume import ResumeCheck, build_start_model, check_resume, data_hashes, start_label
 
 
@@ -53,7 +53,7 @@ def open_run(context: RunContext) -> OpenedRun:
     data = _make_data(context, prepared, mixture, tokenizer)
     sources = [prepared, *mixture.values()]
     resume = ranks.first_does(lambda: check_resume(context, sources))
-    torch.manual_seed(config.seed if ranks.first else seed_of_rank(str(config.seed).encode(), ranks.rank))
+    seed_generators(config.seed if ranks.first else seed_of_rank(str(config.seed).encode(), ranks.rank))
     model = build_start_model(config, store, resume.point)
     parent = start_label(context.start, resume.point)
     record = ranks.first_does(lambda: _make_record(context, sources, count_parameters(model), parent))

@@ -1,4 +1,4 @@
-"""Random generators of every rank, saved with a checkpoint so that dropout resumes exactly."""
+"""Random generators of every rank, seeded at the start and saved with a checkpoint: dropout and plug-ins resume exactly."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RandomState(pl.Callback):
         if self._is_mine:
             restore_random_state(self._loaded)
         elif self._loaded:  # there are more ranks than before: a new one gets a state that no other has
-            torch.manual_seed(seed_of_rank(bytes(self._loaded["torch"].tolist()), self._ranks.rank))
+            seed_generators(seed_of_rank(bytes(self._loaded["torch"].tolist()), self._ranks.rank))
 
 
 def _of_rank(rank: int) -> str:
@@ -47,6 +47,13 @@ def _of_rank(rank: int) -> str:
 def seed_of_rank(base: bytes, rank: int) -> int:
     """Return a different seed for each rank."""
     return int.from_bytes(hashlib.sha256(base + rank.to_bytes(4, "big")).digest()[:7], "big")
+
+
+def seed_generators(seed: int) -> None:
+    """Seed torch's, Python's and numpy's generators: a plug-in may use any of them."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
 
 
 def random_state() -> dict[str, torch.Tensor]:

@@ -21,14 +21,29 @@ from ..checkpoints import (
     open_checkpoint,
     read_manifest,
 )
-from ..config import Config, SkytrainError, has_layers
+from ..config import EXIT_CODES, Config, SkytrainError, has_layers
 from ..models import build_model, is_pretrained
-from ..runs import Start, check_not_renamed, config_changes, last_metrics, load_run, other_changes, plain
+from ..runs import (
+    Start,
+    check_not_renamed,
+    config_changes,
+    last_metrics,
+    load_run,
+    other_changes,
+    plain,
+    recorded_commit,
+)
 from ..storage import Store, open_store
 from ..tokens import Prepared
 from .checkpointing import check_lineage
 from .context import RunContext
 from .factory import outline
+
+
+class LostCheckpoints(SkytrainError):
+    """The error of a run whose records show later steps than its newest checkpoint."""
+
+    exit_code = EXIT_CODES["damaged"]
 
 
 @dataclass(frozen=True)
@@ -121,6 +136,29 @@ def find_resume_point(context: RunContext, checked: ResumePoint | None = None) -
     The run's own newest checkpoint comes first, so that the same command resumes what it has started. `checked`
     is an earlier result of this function: its checkpoint is not verified a second time.
     """
+    known = recorded_commit(context.store, context.run)  # first: a checkpoint is there before a record says so
+    point = _find_point(context, checked)
+    return _check_nothing_lost(context, point, *known)
+
+
+def _check_nothing_lost(context: RunContext, point: ResumePoint, step: int, source: str) -> ResumePoint:
+    """Raise an error where a later step was saved than can be resumed from: it would be paid for a second time."""
+    if step <= point.step:
+        return point
+    lost = (
+        f"steps {point.step + 1} to {step} were trained and saved ({source}), and that checkpoint is not in the store"
+    )
+    if context.start.fall_back or context.config.trainer.lost_steps == "retrain":
+        return dataclasses.replace(point, warnings=(*point.warnings, f"{lost}: they are trained again"))
+    place = context.store.url(f"runs/{context.run}/checkpoints")
+    raise LostCheckpoints(
+        f"run {context.run!r}: {lost}\n"
+        f"  put it back into {place} (a bucket with versions has what was deleted); to pay for these steps again: "
+        "trainer.lost_steps=retrain; to start anew: run=NAME"
+    )
+
+
+def _find_point(context: RunContext, checked: ResumePoint | None) -> ResumePoint:
     config = context.config
     store = context.store
     start = context.start

@@ -13,7 +13,7 @@ from typing import Any
 from ..aws import CloudWatch, Ec2Instance, Metadata, find_metadata, log_destination, on_ec2
 from ..checkpoints import find_commit, read_manifest
 from ..config import BudgetConfig, SkytrainError, format_seconds
-from ..jobs import JoinedGeneration, Ranks
+from ..jobs import JoinedGeneration, Ranks, job_began
 from ..runs import (
     EventFiles,
     HostSpends,
@@ -84,7 +84,7 @@ def start_meter(context: RunContext, host: Host, spent: Spend) -> Meter:
     instance = host.instance if budget.whole_machine else None
     machines = [
         found
-        for found in ranks.everyone(this_machine(instance) if ranks.local_rank == 0 else None)
+        for found in ranks.everyone(this_machine(instance, job_began()) if ranks.local_rank == 0 else None)
         if found is not None
     ]
     price = ranks.first_does(lambda: _price(budget, host))

@@ -192,6 +192,10 @@ class TrainerConfig:
         EXECUTION, "Where metrics go, in addition to the metrics files that are always written."
     )
     workers: Whole = setting(EXECUTION, "Data loader processes per rank.")
+    lost_steps: Literal["stop", "retrain"] = setting(
+        EXECUTION,
+        "Where records show that later steps were saved than a checkpoint is there for: stop, or train them again.",
+    )
     max_restarts: Whole = setting(EXECUTION, "Restarts after crashes, each time from the last committed checkpoint.")
     stop_within: Seconds = setting(
         EXECUTION, "Time to save and stop after being asked to; what has not stopped by then is killed."

@@ -60,7 +60,15 @@ from ..lifecycle import (
     rollback_on_error,
     run_launch,
 )
-from ..limits import ask_account, check_alone, check_place, check_regions, check_same, seconds_affordable
+from ..limits import (
+    ask_account,
+    check_alone,
+    check_place,
+    check_regions,
+    check_same,
+    count_launches,
+    seconds_affordable,
+)
 from ..plans import PlannedJob, Trials, compose_plan, plan_file, plan_run
 from ..wheels import PLATFORMS, UBUNTU_PLATFORMS, ImagePython
 from .boot import BootScript
@@ -141,6 +149,7 @@ def _assembled(
     earlier = launches_of(store, run)
     check_alone(earlier, store, now, ask_account(session, store))
     check_regions(run, config, session)
+    count_launches(session, store, earlier, Silent().note)
     plan = job.plan
     zones = preflight.subnets
     if (block := preflight.block) is not None:

@@ -17,12 +17,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import Any
 
 from ...aws import WAITING, AwsSession, Call, CloudError, remove
 from ...config import error_text
-from ...jobs import list_meeting
 from ...runs import (
     LaunchedGroup,
     LaunchRecord,
@@ -36,7 +33,8 @@ from ...runs import (
     started_key,
 )
 from ...storage import Retry, Store, StoreError
-from .history import GROUP_TAG, described, ended_at, started_machines, why_ended
+from .billing import count_machines
+from .history import described, started_machines, why_ended
 from .replacement import (
     HOOK,
     HOOK_SECONDS,
@@ -53,47 +51,6 @@ OFFER_SECONDS = 60.0  # between two looks at an offer that lacks machines
 LEAVING = Retry(seconds=20.0, first_wait_seconds=2.0, longest_wait_seconds=5.0)  # of a node, which costs money
 NO_ACTION = "No active Lifecycle Action"  # AWS's answer for a machine that does not wait for its proof
 PROVEN = re.compile(r"/proven/(\d+)-")
-
-
-def count_ended(session: AwsSession, store: Store, record: LaunchRecord) -> list[str]:
-    """Record the cost of the launch's ended machines that have no record in the store, and return their ids.
-
-    A machine is billed from its launch, and writes its first record when it has booted. EC2 describes an ended instance
-    for about an hour, with its launch time and, where it knows it, the time of its end.
-    """
-    meeting = list_meeting(store, record.run)
-    known = {each.host.rpartition(".")[0] for each in meeting.hosts} | {each.host for each in meeting.boots}
-    prices = {group.name: group.usd_per_hour for group in record.groups}
-    counted = []
-    for instance, now in _ended(session, list(prices)):
-        name = instance["InstanceId"]
-        group = next((tag["Value"] for tag in instance.get("Tags", []) if tag["Key"] == GROUP_TAG), "")
-        if name in known or group not in prices:
-            continue
-        # Without the time of its end, it is counted until now: too much rather than too little.
-        ended = ended_at(instance) or now
-        launched: datetime = instance["LaunchTime"].astimezone(UTC)
-        seconds = max(0.0, (ended - launched).total_seconds()) + 1.0  # both are whole seconds
-        usd = seconds * prices[group] / 3600
-        machine = {"usd": usd, "seconds": seconds, "boot": "", "boot_seconds": seconds}
-        spend = {"usd": usd, "usd_per_hour": prices[group], "machines": {f"{name} {launched.isoformat()}": machine}}
-        store.write(f"runs/{record.run}/meeting/boot/{name}.json", json.dumps({"spend": spend}).encode())
-        counted.append(name)
-    return counted
-
-
-def _ended(session: AwsSession, groups: list[str]) -> Iterator[tuple[dict[str, Any], datetime]]:
-    """Yield the ended instances of the groups, each with EC2's present time: a machine's own clock may not be set yet."""
-    filters = [
-        {"Name": f"tag:{GROUP_TAG}", "Values": groups},
-        {"Name": "instance-state-name", "Values": ["shutting-down", "terminated"]},
-    ]
-    answer = session.perform(Call("ec2", "DescribeInstances", {"Filters": filters}))
-    said = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-    now = parsedate_to_datetime(said) if said else datetime.now(UTC)
-    for reservation in answer.get("Reservations", []):
-        for instance in reservation["Instances"]:
-            yield instance, now
 
 
 def machines_in(session: AwsSession, group: LaunchedGroup) -> int:
@@ -343,8 +300,8 @@ class Ec2Machines:
     def count_ended(self) -> None:
         """Count machines that ended before they could record their own cost. A failure is told, not raised."""
         try:
-            for name in count_ended(self._session, self._store, self._record):
-                self._tell(f"{name} ended before it recorded its cost; it is counted now")
+            for name in count_machines(self._session, self._store, self._record):
+                self._tell(f"{name} ended with more time than it had recorded; it is counted now")
         except (CloudError, StoreError) as error:
             self._tell(f"warning: ended machines could not be counted: {error}")
 

@@ -16,6 +16,7 @@ from ..checks import Finding, Preflight
 from ..follow import RunFollower
 from ..limits import ask_account, live_launch
 from ..plans import PlannedJob, compose_plan, planned_job
+from .billing import count_machines
 from .launch import (
     PreparedLaunch,
     SweepLaunch,
@@ -105,6 +106,9 @@ class Ec2Launcher(LaunchTarget):
 
     def is_live(self, session: AwsSession, record: LaunchRecord) -> bool:
         return has_machines(session, record)
+
+    def count_machines(self, session: AwsSession, store: Store, record: LaunchRecord) -> None:
+        count_machines(session, store, record, running=True)
 
     def next_offers(self, session: AwsSession, store: Store, record: LaunchRecord) -> LaunchKeeper:
         return LaunchKeeper(session, store, record)

@@ -1,0 +1,100 @@
+"""Scenarios in which people, not machines, could lose money: lids that close, tags that are edited, budgets that are spent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+from skytrain.runs import launches_of, spent_usd
+
+from .checks import check_nothing_left, check_spend
+from .laptop import Wanted
+from .world import RehearsalFailed, RehearsedRun, World
+
+SHORT = ("budget.usd=40", "trainer.steps=10")
+LONG = ("budget.usd=40", "trainer.steps=5000")
+STALLED_SECONDS = 62.0  # after which another launch may take over
+
+
+def lid(world: World) -> None:
+    """The lid closes after the launch's record, a colleague launches, the lid opens: only the colleague's machines run."""
+    run = RehearsedRun(world, Wanted("lid", settings=SHORT))
+    run.launch(wait=False, follow=False)
+    slept = run.process
+    assert slept is not None
+    while not run.store.list("runs/lid/launches/"):
+        time.sleep(0.01)
+    os.kill(slept.pid, signal.SIGSTOP)
+    asked = [group for group in world.account.scaling.autoscaling_groups.values() if group.desired_capacity]
+    if asked:
+        raise RehearsalFailed("the launch was frozen too late: it had asked for machines")
+    world.say("  the launching process is frozen with SIGSTOP after its record")
+    time.sleep(STALLED_SECONDS)
+    _expect(run.launch(follow=False), 0, "the colleague's launch", run)
+    os.kill(slept.pid, signal.SIGCONT)
+    _expect(run.until(slept.poll, "the launch that slept ends"), 2, "the launch that slept", run)
+    run.until(lambda: run.exit_code() is not None, "the run is over")
+    run.wait_until_nothing_is_left(300)
+    failed = [record.failed for record in launches_of(run.store, run.run)]
+    if len(run.lives) != run.wanted.nodes or failed != [True, False]:
+        raise RehearsalFailed(f"{len(run.lives)} machines were rented, launches failed: {failed}\n{run.consoles()}")
+    world.say(f"  {len(run.lives)} machines in all; {check_spend(run)}")
+    world.say(f"  {check_nothing_left(run)}")
+
+
+def tags(world: World) -> None:
+    """People remove the run's tags and edit its expiry: gc deletes nothing, and stop still ends the groups."""
+    run = RehearsedRun(world, Wanted("tags", settings=LONG))
+    _expect(run.launch(follow=False), 0, "the launch's exit code", run)
+    run.until(run.is_training, "the run trains")
+    with world.account.lock:
+        for name, group in world.account.scaling.autoscaling_groups.items():
+            if "-tags-" in name:
+                kept = [one for one in group.tags if one["key"] not in ("skytrain:run", "skytrain:expires-at")]
+                past = {**kept[0], "key": "skytrain:expires-at", "value": "2020-01-01T00:00:00Z"}
+                group.tags = [*kept, past]
+    said = world.laptop.command("gc", "--delete", "--yes", "cloud=ec2").stdout.strip().splitlines()
+    if len([life for life in run.lives if life.ended is None]) != run.wanted.nodes:
+        raise RehearsalFailed("gc ended machines of a run that trains:\n" + "\n".join(said))
+    world.say("  gc kept all machines, although their tags say that they expired in 2020")
+    stopped = world.laptop.command("stop", run.run, "--yes", "cloud=ec2")
+    world.say(f"  stop: {stopped.stdout.strip().splitlines()[-1]}")
+    run.until(lambda: not world.hypervisor.running, "no machine runs", 120)
+    time.sleep(10)  # in which a group that was left would have replaced them
+    if len(run.lives) != run.wanted.nodes or world.hypervisor.running:
+        raise RehearsalFailed(f"{len(run.lives)} machines were rented, not {run.wanted.nodes}")
+    world.laptop.command("gc", "--delete", "--yes", "cloud=ec2")
+    run.wait_until_nothing_is_left(120)
+    world.say(f"  {len(run.lives)} machines in all; {check_nothing_left(run)}")
+
+
+def relaunch(world: World) -> None:
+    """A run is launched again with a budget that is spent, and with its checkpoints deleted: neither costs a step."""
+    run = RehearsedRun(world, Wanted("relaunch", settings=SHORT))
+    _expect(run.launch(follow=False), 0, "the launch's exit code", run)
+    run.until(lambda: run.exit_code() is not None, "the run is over")
+    run.wait_until_nothing_is_left(300)
+    spent = spent_usd(run.store, run.run)
+    machines = len(run.lives)
+    poor = replace(run.wanted, settings=(f"budget.usd={spent / 2:.4f}", "trainer.steps=20"))
+    refused = world.laptop.command(*world.laptop.launch_words(poor), "--yes", check=False)
+    if refused.returncode != 2 or "nothing is left to rent machines with" not in refused.stderr:
+        raise RehearsalFailed(f"launch ended with {refused.returncode}:\n{refused.stdout}{refused.stderr}")
+    world.say(f"  with half of the ${spent:.4f} that it has cost: {refused.stderr.strip().splitlines()[0]}")
+    run.store.delete_all(f"runs/{run.run}/checkpoints")
+    run.wanted = replace(run.wanted, settings=("budget.usd=40", "trainer.steps=10"))
+    _expect(run.launch(), 9, "the exit code of a run that lost its checkpoints", run)
+    run.wait_until_nothing_is_left(300)
+    seconds = sum(life.seconds for life in run.lives[machines:])
+    world.say(f"  without its checkpoints: exit code 9 after {seconds:.0f} machine-seconds; {check_spend(run)}")
+    world.say(f"  {check_nothing_left(run)}")
+
+
+def _expect(found: object, wanted: object, what: str, run: RehearsedRun) -> None:
+    if found != wanted:
+        raise RehearsalFailed(f"{what}: {found}, not {wanted}\n{run.consoles()}")
+
+
+MONEY = {"lid": lid, "tags": tags, "relaunch": relaunch}
