@@ -60,8 +60,8 @@ class RunFollower:
         launches = [record for record in launches_of(self._store, run) if not record.failed]
         self.record = launches[-1] if launches else None
         self._machines: tuple[AccountMachine, ...] = ()
-        self._launched = launched
-        self._tell: Callable[[str], None] = lambda text: None
+        self._counts = launched  # others who watch may not write to the store
+        self._count_at = 0.0
         self._tags_at = self._failed_at = 0.0
         self._gone = 0
         self._target = target_of_record(config, self.record) if self.record is not None else None
@@ -80,7 +80,6 @@ class RunFollower:
     def follow(self, screen: Screen, wait: Callable[[float], None] = time.sleep) -> RunEnd:
         """Show the run until it ends. Stores and services that do not answer are told once, and asked again."""
         told = ""
-        self._tell = screen.note
         while True:
             try:
                 view = self.look()
@@ -89,6 +88,7 @@ class RunFollower:
                     return end
                 if (tried := self._try_next_offer() if self._try_next_offer else None) is not None:
                     screen.note(tried)
+                self._count_machines(screen.note)
                 told = ""
             except Exception as error:  # whatever it is, the next look may succeed
                 if isinstance(error, SkytrainError) and not isinstance(error, StoreError | CloudError | SchedulerError):
@@ -97,6 +97,13 @@ class RunFollower:
                     told = error_text(error)
                     screen.note(f"warning: {told}\n  asking again every few seconds; the machines go on")
             wait(LOOK_SECONDS)
+
+    def _count_machines(self, tell: Callable[[str], None]) -> None:
+        """Record, now and then, what machines cost that have not recorded it themselves."""
+        if not self._counts or self._session is None or self.record is None or time.monotonic() < self._count_at:
+            return
+        self._count_at = time.monotonic() + TAGS_SECONDS
+        count_launches(self._session, self._store, [self.record], tell)
 
     def end_of(self, view: RunView) -> RunEnd | None:
         """Return how the run ended; None while it continues."""
@@ -154,8 +161,6 @@ class RunFollower:
         if time.monotonic() >= self._tags_at:
             state = account_state(self._config, self._session, [self.run], self.run, [self.record.region])
             self._machines = state.machines
-            if self._launched:  # others who watch may not write to the store
-                count_launches(self._session, self._store, [self.record], self._tell)
             self._tags_at = time.monotonic() + TAGS_SECONDS
         return self._machines
 
