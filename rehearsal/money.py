@@ -49,12 +49,12 @@ def tags(world: World) -> None:
     run = RehearsedRun(world, Wanted("tags", settings=LONG))
     _expect(run.launch(follow=False), 0, "the launch's exit code", run)
     run.until(run.is_training, "the run trains")
-    with world.account.lock:
-        for name, group in world.account.scaling.autoscaling_groups.items():
-            if "-tags-" in name:
-                kept = [one for one in group.tags if one["key"] not in ("skytrain:run", "skytrain:expires-at")]
-                past = {**kept[0], "key": "skytrain:expires-at", "value": "2020-01-01T00:00:00Z"}
-                group.tags = [*kept, past]
+    scaling = world.account.ground.session.client("autoscaling")
+    for group in launches_of(run.store, run.run)[0].groups:
+        named = {"ResourceId": group.name, "ResourceType": "auto-scaling-group"}
+        scaling.delete_tags(Tags=[{**named, "Key": "skytrain:run"}])
+        past = {"Key": "skytrain:expires-at", "Value": "2020-01-01T00:00:00Z", "PropagateAtLaunch": True}
+        scaling.create_or_update_tags(Tags=[{**named, **past}])
     said = world.laptop.command("gc", "--delete", "--yes", "cloud=ec2").stdout.strip().splitlines()
     if len([life for life in run.lives if life.ended is None]) != run.wanted.nodes:
         raise RehearsalFailed("gc ended machines of a run that trains:\n" + "\n".join(said))

@@ -90,13 +90,14 @@ def costs(
 ) -> RunCosts:
     """Return the costs of a run, with AWS's bill if there is a session to ask."""
     store = open_store(config.store)
+    launched = launches_of(store, run)
     if session is not None:
-        count_launches(session, store, launches_of(store, run), tell)
+        count_launches(session, store, launched, tell)
     launches = billed_launches(store, run)
-    # A launch that prepares data trains nothing, so it has no record of a run.
+    # A launch that prepares data, or whose machines have not begun to train, has no record of a run.
     began_at = (
-        launches[0].launched_at
-        if launches and not store.exists(f"runs/{run}/run.json")
+        launched[0].launched_at
+        if launched and not store.exists(f"runs/{run}/run.json")
         else load_run(store, run).started_at
     )
     machines = tuple(machine_costs(store, run))
