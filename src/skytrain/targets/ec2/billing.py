@@ -8,7 +8,7 @@ for about an hour, with its launch time and, where it knows it, the time of its 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -53,12 +53,12 @@ def count_machines(session: AwsSession, store: Store, record: LaunchRecord, *, r
 
 
 def _instances(
-    session: AwsSession, groups: list[str], states: tuple[str, ...]
+    session: AwsSession, groups: list[str], states: Iterable[str]
 ) -> Iterator[tuple[dict[str, Any], datetime]]:
     """Yield the instances of the groups, each with EC2's present time: a machine's own clock may not be set yet."""
     filters = [
         {"Name": f"tag:{GROUP_TAG}", "Values": groups},
-        {"Name": "instance-state-name", "Values": list(states)},
+        {"Name": "instance-state-name", "Values": sorted(states)},
     ]
     answer = session.perform(Call("ec2", "DescribeInstances", {"Filters": filters}))
     said = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
