@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +30,7 @@ RUNTIME = {
 @contextmanager
 def open_jobs(settings: SparkConfig, progress: ShowProgress | None = None) -> Iterator[SparkJobs]:
     """Run jobs on the session of this process, or on a new one that ends with them."""
+    interrupt = signal.getsignal(signal.SIGINT)
     with ScratchFolder("skytrain-spark") as scratch:
         session, is_new = _open_session(settings, scratch)
         try:
@@ -37,6 +40,9 @@ def open_jobs(settings: SparkConfig, progress: ShowProgress | None = None) -> It
         finally:
             if is_new:
                 session.stop()
+                # Spark's own handler would cancel the jobs of a session that is no longer there.
+                if interrupt is not None and threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGINT, interrupt)
 
 
 def _open_session(settings: SparkConfig, scratch: Path) -> tuple[Any, bool]:
