@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from skytrain import config as config_package
-from skytrain.aws import Call, GcSelection, Tags
+from skytrain.aws import Call, CloudError, GcSelection, Tags
 from skytrain.cli.main import app
 from skytrain.config import Config, SkytrainError
 from skytrain.jobs import generation_key
@@ -28,6 +28,7 @@ from skytrain.runs import (
     claim_attempt,
     create_launch,
     create_run,
+    may_grow,
     new_record,
     read_launch,
     read_stop,
@@ -450,6 +451,63 @@ def test_stop_that_cannot_end_machines_names_them_and_what_ends_them(machines, c
     result = planned.end(0.0, False, Silent())
     assert result.exit_code == 3 and result.warning is not None
     assert "demo-a-us-east-2" in result.warning and "skytrain stop a cloud=aws" in result.warning
+
+
+def launched(config, run: str, group: str) -> LaunchRecord:
+    now = datetime.now(UTC)
+    record = launch_of(run, launched_at=now - timedelta(hours=1), kill_at=now + timedelta(hours=3))
+    record = replace(record, groups=[replace(record.groups[0], name=group)])
+    create_launch(open_store(config.store), record)
+    return record
+
+
+def test_stop_sets_groups_to_zero_that_aws_does_not_describe_and_says_that_it_did_not_see_them(
+    machines, config, monkeypatch
+):
+    record_run(config, "a", ended=True)
+    launched(config, "a", "demo-a-us-east-2")
+    real = machines.items
+
+    def items(call, key, region=None):
+        if call.operation == "DescribeAutoScalingGroups":
+            raise CloudError("no answer", fix="try again", code="ConnectionClosedError")
+        return real(call, key, region)
+
+    monkeypatch.setattr(machines, "items", items)
+    done = skytrain("stop", "a", f"store.root={config.store.root}", "cloud=aws", "--yes")
+    assert done.exit_code == 3 and "demo-a-us-east-2" in done.output and "run this again" in done.output
+    assert sizes(machines)["demo-a-us-east-2"] == (0, 0)
+
+
+def test_stop_without_any_answer_of_aws_names_what_may_run_on_and_what_ends_it(machines, config, monkeypatch):
+    record_run(config, "a", ended=True)
+    launched(config, "a", "demo-a-us-east-2")
+
+    def unreachable(*_: object) -> None:
+        raise CloudError("no answer", fix="try again", code="EndpointConnectionError")
+
+    monkeypatch.setattr("skytrain.targets.stopping.machines_of", unreachable)
+    told = list[str]()
+    with pytest.raises(CloudError):
+        stop_with_machines(config, "a", told.append)
+    assert "demo-a-us-east-2" in told[0] and "ends at" in told[0] and "skytrain stop a cloud=aws" in told[0]
+    assert f"skytrain stop a store.root={config.store.root}" in told[0]
+
+
+def test_a_launch_that_was_stopped_is_marked_before_its_machines_are_ended(machines, config, monkeypatch):
+    record_run(config, "a", ended=True)
+    record = launched(config, "a", "demo-a-us-east-2")
+    store, seen, real = open_store(config.store), list[bool](), machines.perform
+
+    def perform(call, region=None):
+        if call.mutates:
+            seen.append(may_grow(store, record))
+        return real(call, region)
+
+    assert may_grow(store, record)
+    monkeypatch.setattr(machines, "perform", perform)
+    skytrain("stop", "a", f"store.root={config.store.root}", "cloud=aws", "--yes")
+    assert seen and not any(seen)
 
 
 def test_gc_survives_any_error_of_one_deletion(machines, config, monkeypatch):

@@ -32,6 +32,7 @@ from skytrain.runs import (
     read_launch,
     read_spend,
     started_key,
+    stopped_key,
     supersede_launch,
 )
 from skytrain.storage import StoreUnreachable, open_store
@@ -56,6 +57,7 @@ from skytrain.targets.ec2.launch import (
     smoke_job,
     smoke_text,
     start_launch,
+    start_launches,
     wait_for_start,
 )
 from skytrain.targets.ec2.machines import Ec2Machines, LaunchKeeper, Replacer, removal_calls, trouble, try_next_offer
@@ -235,6 +237,20 @@ def test_a_machine_that_ended_before_its_first_record_is_counted_once(
     assert count.usd == pytest.approx(count.seconds * record.groups[0].usd_per_hour / 3600)
     machines.count_ended()
     assert len(said) == 1 and found["InstanceId"] in said[0]
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_machine_that_ec2_has_forgotten_is_counted_as_a_minute_by_its_groups_history(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    record = start_launch(ready, {}, Silent())
+    later = datetime.now(UTC) + timedelta(hours=3)
+    monkeypatch.setattr("skytrain.targets.ec2.billing._instances", lambda *_: ({}, later))
+    for _ in range(2):
+        Ec2Launcher().count_machines(ground.session, ready.store, record)
+        [count] = read_spend(ready.store, RUN).counts.values()
+        assert count.seconds == 60 and count.usd == pytest.approx(record.groups[0].usd_per_hour / 60)
 
 
 @pytest.mark.usefixtures("without_packages")
@@ -419,9 +435,33 @@ def test_terminals_and_machines_of_a_launch_that_was_superseded_ask_for_nothing(
     assert list(groups_of(ground).values()) == [1, 0]
     monkeypatch.setattr("skytrain.targets.ec2.target.open_session", lambda _: ground.session)
     request = NodeRequest(run=RUN, arguments=[], nodes=1, processes=1, launch=record.id)
-    with pytest.raises(SkytrainError, match="was superseded before this machine started"):
+    with pytest.raises(SkytrainError, match="was ended or superseded before this machine started"):
         Ec2Launcher().machines(config_of(ground, s3_root), request, "i-0", lambda _: None)
     assert list(groups_of(ground).values()) == [0, 0]
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_terminal_that_slept_while_the_launch_was_stopped_tries_no_other_offer(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    record = start_launch(ready, {}, Silent())
+    short = replace(record, groups=[replace(record.groups[0], nodes=2), *record.groups[1:]], patience_seconds=0.0)
+    keeper = LaunchKeeper(ground.session, ready.store, short)  # it lacks a machine
+    ground.session.perform(rented.set_size(record.groups[0], 0))
+    ready.store.write(stopped_key(record), b"{}")
+    assert keeper() is None and list(groups_of(ground).values()) == [0, 0]
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_the_machines_of_a_sweep_are_launched_all_or_none(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    first = prepared(ground, stubbed, s3_root, offer("g5.xlarge", 1))
+    second = replace(first, record=replace(first.record, run="other"), groups=())  # has nothing to launch
+    with pytest.raises(IndexError):
+        start_launches([first, second], {}, Silent())
+    assert groups_of(ground) == {} and read_launch(first.store, RUN, first.record.id).failed
 
 
 @pytest.mark.usefixtures("without_packages")
@@ -442,6 +482,7 @@ def test_a_second_ctrl_c_does_not_stop_the_removal(
         return answer or perform(call, region)
 
     monkeypatch.setattr(ground.session, "perform", impatient)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts with & ignore Ctrl-C
     with pytest.raises(KeyboardInterrupt):
         start_launch(ready, {}, Noted())
     assert groups_of(ground) == {} and read_launch(ready.store, RUN, ready.record.id).failed

@@ -12,9 +12,9 @@ from skytrain.runs import LaunchedGroup, LaunchRecord, create_launch
 from skytrain.storage import open_store
 from skytrain.targets import RunFollower
 from skytrain.targets.slurm import launch as slurm_launch, target
-from skytrain.targets.slurm.jobs import seconds_of, slurm_job
+from skytrain.targets.slurm.jobs import SlurmMachines, seconds_of, slurm_job
 from skytrain.targets.slurm.launch import filesystem_of, prepare_slurm_launch
-from skytrain.targets.slurm.requests import OVER, slurm_time
+from skytrain.targets.slurm.requests import MOST_STARTS, OVER, slurm_time
 from tests.support.tiny import TINY
 from tests.targets.conftest import record_spend
 
@@ -288,6 +288,16 @@ def test_a_folder_is_on_the_file_system_of_its_longest_mount_point():
 def test_times_are_written_and_read_as_slurm_does():
     assert [slurm_time(seconds) for seconds in (90, 5400, 90061)] == ["0-00:01:30", "0-01:30:00", "1-01:01:01"]
     assert [seconds_of(text) for text in ("2:30", "01:30:00", "1-01:01:01", "2-00:00:00")] == [150, 5400, 90061, 172800]
+
+
+def test_a_job_that_slurm_itself_starts_again_and_again_without_a_commit_ends(shared):
+    lost = {"state": "COMPLETING None", "over": False}  # a node was lost: Slurm requeues the job, not the script
+    starts = [run_script(shared, 137, restarts=number, **lost) for number in range(MOST_STARTS + 1)]
+    assert all("srun --ntasks" in each.stdout for each in starts[:-1])
+    assert starts[-1].returncode == 12 and "20 times without a committed step" in starts[-1].stdout
+    assert "srun --ntasks" not in starts[-1].stdout
+    SlurmMachines(launch().script.folder, "n1", pytest.fail).prove(5)
+    assert "srun --ntasks" in run_script(shared, 137, restarts=MOST_STARTS + 1, **lost).stdout
 
 
 def test_a_run_whose_budget_is_spent_is_not_submitted_again(shared, monkeypatch):

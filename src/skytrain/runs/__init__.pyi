@@ -42,6 +42,7 @@ from .launches import (
     launched_runs as launched_runs,
     launches_of as launches_of,
     mark_failed as mark_failed,
+    may_grow as may_grow,
     next_launch as next_launch,
     offer_key as offer_key,
     read_launch as read_launch,

@@ -97,7 +97,7 @@ def started_key(record: LaunchRecord) -> str:
 
 
 def stopped_key(record: LaunchRecord) -> str:
-    """Return the object that says that people have ended the launch; of those that save nothing when they end."""
+    """Return the object that says that people have ended the launch: nobody asks for other machines of it."""
     return f"{launch_folder(record)}/stopped.json"
 
 
@@ -215,6 +215,15 @@ def is_superseded(store: Store, record: LaunchRecord) -> bool:
     """Return whether another launch has taken over from this one."""
     requests = store.list(f"{launch_folder(record)}/requests/")
     return bool(requests) and "superseded_by" in read_object(store, requests[-1].key)
+
+
+def may_grow(store: Store, record: LaunchRecord) -> bool:
+    """Return whether a launch may ask for machines beyond those that it has: nobody has ended it or taken over from it.
+
+    A terminal that slept, or a machine that was cut off, does not know what has happened since.
+    """
+    ended = store.exists(stopped_key(record)) or store.exists(ended_key(record))
+    return not ended and not is_superseded(store, record)
 
 
 def mark_failed(store: Store, record: LaunchRecord) -> None:

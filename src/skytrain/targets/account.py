@@ -12,6 +12,8 @@ from ..config import Config, SkytrainError, error_text
 from ..runs import DEFAULT_TARGET, LaunchRecord, launch_starts, launches_of, read_launch
 from ..storage import NotFound, Store, open_store
 
+UNKNOWN = "unknown"  # state of a group that AWS did not describe when it was asked
+
 
 @dataclass(frozen=True)
 class AccountMachine:
@@ -88,8 +90,8 @@ def _machine(resource: CloudResource, known: set[str], now: datetime) -> Account
 def machines_of(config: Config, session: AwsSession, run: str, tell: Callable[[str], None]) -> list[CloudResource]:
     """Return the Auto Scaling groups, instances and API keys of a run; what could not be asked is told.
 
-    They are those that carry its tag, and those of the groups that its launches name: people can remove a tag. Machines
-    of its smoke run belong to it.
+    They are those that carry its tag, and those of the groups that its launches name: people can remove a tag. A group
+    that AWS does not describe now is among them, in the state `UNKNOWN`. Machines of its smoke run belong to it.
     """
     kinds = [KINDS["Auto Scaling group"], KINDS["instance"], KINDS["API key"]]
     scan = scan_account(session, kinds=kinds, project=config.cloud.project)
@@ -106,7 +108,14 @@ def machines_of(config: Config, session: AwsSession, run: str, tell: Callable[[s
         if (group := each.facts.get("group")) is not None:
             owners.setdefault(each.region, {}).setdefault(group, each.tags)
     known = {(each.kind, each.id) for each in tagged}
-    found = named_groups(session, owners, tell)
+    unasked: Owners = {}
+    found = named_groups(session, owners, tell, unasked)
+    # A group of which only the name is known can be set to zero all the same.
+    found += [
+        CloudResource(kind="Auto Scaling group", id=name, region=region, tags=tags, state=UNKNOWN)
+        for region, groups in unasked.items()
+        for name, tags in groups.items()
+    ]
     return [*tagged, *(each for each in found if (each.kind, each.id) not in known)]
 
 
@@ -138,12 +147,19 @@ def owners_of_groups(launches: Iterable[LaunchRecord], project: str) -> Owners:
     return owners
 
 
-def named_groups(session: AwsSession, owners: Owners, tell: Callable[[str], None]) -> list[CloudResource]:
-    """Return the groups of these names that exist, and the instances in them, whatever their tags say."""
+def named_groups(
+    session: AwsSession, owners: Owners, tell: Callable[[str], None], unasked: Owners | None = None
+) -> list[CloudResource]:
+    """Return the groups of these names that exist, and the instances in them, whatever their tags say.
+
+    Groups of a region that does not answer are told, and added to `unasked`.
+    """
     found: list[CloudResource] = []
     for region, groups in owners.items():
         try:
             found += find_groups(session, region, groups)
         except Exception as error:  # whatever it is, other regions are asked
             tell(f"unknown: the groups of its launches in {region}: {error_text(error)}")
+            if unasked is not None:
+                unasked[region] = groups
     return found

@@ -16,7 +16,7 @@ from ..storage import NotFound, Store
 from .registry import built_in_target, sellers
 
 MAY_DIFFER_FROM_PLAN = ("budget", "cloud", "run", "store")
-FORGOTTEN = timedelta(hours=2)  # after its kill time, a launch's machines are no longer described
+FORGOTTEN = timedelta(weeks=6)  # after its kill time, AWS has no history of a launch's machines
 LEAST_SECONDS = 180.0  # that a machine needs at least to boot and begin
 KILL_GRACE_SECONDS = 60.0
 BEGIN_SECONDS = 60  # in which a launch that has its record makes its next request, or another may take over

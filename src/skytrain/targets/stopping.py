@@ -8,8 +8,9 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 
-from ..aws import ANSWERING, KINDS, AwsSession, Call, CloudResource, open_session, remove_all, scale_to_zero
+from ..aws import ANSWERING, KINDS, AwsSession, Call, CloudError, CloudResource, open_session, remove_all, scale_to_zero
 from ..config import Config, SkytrainError, error_text, plural
 from ..runs import (
     DEFAULT_TARGET,
@@ -26,9 +27,9 @@ from ..runs import (
 )
 from ..storage import NotFound, Retry, Store, open_store
 from ..tuning import SweepStatus, stop_sweep
-from .account import machines_of, related_launches
+from .account import UNKNOWN, machines_of, related_launches
 from .base import SchedulerJob
-from .lifecycle import uninterrupted
+from .lifecycle import described_groups, uninterrupted
 from .limits import count_launches
 from .run_status import LAUNCHED, PREPARING, SERVING, TUNING, find_status, status_of
 
@@ -138,7 +139,11 @@ def account_machines(
 
 def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) -> PlannedStop:
     """Let a run save and stop, then end the machines of the account that carry its tag."""
-    session, machines = account_machines(config, [run], tell)
+    try:
+        session, machines = account_machines(config, [run], tell)
+    except CloudError:
+        tell(_nothing_asked(config, run))
+        raise
 
     def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
         try:
@@ -149,6 +154,9 @@ def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) ->
             raise
         waits = stopped.may_be_saving and not force
         left: list[CloudResource] = []
+        if session is not None and not waits:
+            # First, so that nobody who still watches the launch asks for other machines.
+            _note_failure(lambda: mark_stopped(config, run), tell)
         if session is not None and machines and not waits:
             found = machines
             if stopped.asked:  # those of now: a group may have replaced some during the wait
@@ -157,13 +165,16 @@ def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) ->
                 except Exception as error:  # whatever it is, those of before are ended
                     tell(f"warning: {error_text(error)}\n  ending the machines that were there before")
             left = end_machines(session, found, reporter)
-            store = open_store(config.store)
-            count_launches(session, store, related_launches(store, run), tell)
+            _note_failure(lambda: _count(config, session, run, tell), tell)
         if left:
             warning = f"not ended: {_named(left)} may run on\n  run this again: {_command(run)}"
             return StopResult(describe_stop(stopped), asdict(stopped), 3, warning)
-        if session is not None and not waits:
-            mark_stopped(config, run)
+        if not waits and (unseen := [each for each in machines if each.state == UNKNOWN]):
+            warning = (
+                f"set to zero, but AWS did not say which machines they have: {_named(unseen)}\n"
+                f"  run this again: {_command(run)}"
+            )
+            return StopResult(describe_stop(stopped), asdict(stopped), 3, warning)
         warning = (
             f"its machines still run: they end by themselves when it has saved; run this again, or add --force\n"
             f"  skytrain status {run} cloud=aws"
@@ -247,6 +258,33 @@ def stop_whole_sweep(
         question=_end_question(name, machines),
         session=session,
         usd_per_hour=_usd_per_hour(machines),
+    )
+
+
+def _note_failure(work: Callable[[], object], tell: Callable[[str], None]) -> None:
+    """Do what must not keep machines from being ended, whatever becomes of it."""
+    try:
+        work()
+    except Exception as error:
+        tell(f"warning: {error_text(error)}")
+
+
+def _count(config: Config, session: AwsSession, run: str, tell: Callable[[str], None]) -> None:
+    store = open_store(config.store)
+    count_launches(session, store, related_launches(store, run), tell)
+
+
+def _nothing_asked(config: Config, run: str) -> str:
+    """Return what may run on when AWS could not be asked at all, and what ends it."""
+    try:
+        live = [each for each in related_launches(open_store(config.store), run) if not each.failed]
+        left = "; ".join(described_groups(each) for each in live if each.over_at > datetime.now(UTC))
+    except SkytrainError:
+        left = ""
+    return (
+        f"nothing was ended: {left or f'machines of {run}'} may run on\n  run this again: {_command(run)}; "
+        f"without AWS, this lets a run that trains save and end itself: skytrain stop {shlex.quote(run)} "
+        f"store.root={config.store.root}"
     )
 
 

@@ -33,14 +33,16 @@ def described(session: AwsSession, groups: list[str]) -> Iterator[Mapping[str, A
         yield from reservation["Instances"]
 
 
+def group_history(session: AwsSession, group: str) -> list[StartedMachine]:
+    """Return the machines that a group has started; AWS keeps the history of a group for six weeks, also a deleted one's."""
+    asked = {"AutoScalingGroupName": group, "MaxRecords": 100, "IncludeDeletedGroups": True}
+    answer = session.perform(Call("autoscaling", "DescribeScalingActivities", asked))
+    return read_history(answer.get("Activities", []))
+
+
 def started_machines(session: AwsSession, record: LaunchRecord) -> list[StartedMachine]:
     """Return the machines that AWS has started for the launch since one proved itself."""
-    history: list[StartedMachine] = []
-    for group in record.groups:
-        asked = {"AutoScalingGroupName": group.name, "MaxRecords": 100, "IncludeDeletedGroups": True}
-        answer = session.perform(Call("autoscaling", "DescribeScalingActivities", asked))
-        history += read_history(answer.get("Activities", []))
-    return since_proof(history)
+    return since_proof(machine for group in record.groups for machine in group_history(session, group.name))
 
 
 def ended_at(instance: Mapping[str, Any]) -> datetime | None:

@@ -206,6 +206,20 @@ def start_launch(prepared: PreparedLaunch, files: Mapping[str, bytes], reporter:
     return prepared.record
 
 
+def start_launches(prepared: Sequence[PreparedLaunch], files: Mapping[str, bytes], reporter: Reporter) -> None:
+    """Start launches that belong together, such as the machines of a sweep: all of them, or none."""
+    started: list[PreparedLaunch] = []
+
+    def undo(error: BaseException) -> None:
+        for one in started:
+            roll_back(_steps(one, files, reporter), error, reporter)
+
+    with rollback_on_error(undo):
+        for one in prepared:
+            start_launch(one, files, reporter)
+            started.append(one)
+
+
 def _steps(prepared: PreparedLaunch, files: Mapping[str, bytes], reporter: Reporter) -> LaunchSteps[None]:
     record = prepared.record
     session = prepared.session

@@ -28,6 +28,7 @@ from ...runs import (
     is_superseded,
     launch_folder,
     mark_failed,
+    may_grow,
     offer_key,
     read_launch,
     started_key,
@@ -64,7 +65,7 @@ def try_next_offer(session: AwsSession, store: Store, record: LaunchRecord, now:
 
     A switch that was cut off is completed by the next call: the sizes of groups follow from the current offer.
     """
-    if is_superseded(store, record):  # a terminal that slept, or a machine that was cut off
+    if not may_grow(store, record):
         return None
     number, since = current_offer(store, record)
     group = record.groups[number]
@@ -116,7 +117,7 @@ class Replacer:
         """Look, replace what may be replaced, and return both. Raises CloudError and StoreError."""
         number, _ = current_offer(self._store, self._record)
         group = self._record.groups[number]
-        if is_superseded(self._store, self._record):  # a terminal that slept, or a machine that was cut off
+        if not may_grow(self._store, self._record):
             return LaunchSlots(group.nodes, (), 0), Replacements()
         view = self.look(group)
         decided = decide_replacements(view)

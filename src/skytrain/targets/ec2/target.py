@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...aws import AwsSession, find_metadata, log_destination, open_session, render_calls, stream_lines
 from ...config import EXIT_CODES, UNCOMMITTED, Config, SkytrainError
 from ...planning import JobKind
-from ...runs import LaunchRecord, Reporter, ended_reason, is_superseded, launch_folder, launches_of, read_launch
+from ...runs import LaunchRecord, Reporter, ended_reason, launch_folder, launches_of, may_grow, read_launch
 from ...storage import Store, open_store
 from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, ShowRun
 from ..checks import Finding, Preflight
@@ -25,6 +25,7 @@ from .launch import (
     smoke_job,
     smoke_text,
     start_launch,
+    start_launches,
     wait_for_start,
 )
 from .machines import Ec2Machines, LaunchKeeper, has_machines, trouble
@@ -154,10 +155,11 @@ class Ec2Launcher(LaunchTarget):
         store = open_store(config.store)
         record = read_launch(store, request.run, str(request.launch))
         machines = Ec2Machines(open_session(record.region), store, record, instance, tell)
-        if is_superseded(store, record):
+        if not may_grow(store, record):
             machines.set_desired(0)
             raise SkytrainError(
-                f"launch {record.id} of run {record.run} was superseded before this machine started: its groups are ended"
+                f"launch {record.id} of run {record.run} was ended or superseded before this machine started: "
+                "its groups are ended"
             )
         machines.count_ended()  # this machine may replace one that was lost while it booted
         return machines
@@ -218,8 +220,7 @@ def _sweep(request: LaunchRequest) -> ReadyJob:
         prepared.append(prepare_launch(job, Preflight(job.composed.config, job.plan), tell))
 
     def start(reporter: Reporter) -> list[str]:
-        for one in prepared:
-            start_launch(one, request.files(), reporter)
+        start_launches(prepared, request.files(), reporter)
         kind = prepared[0].record.groups[0].instance_type
         return [f"launched {len(prepared)} x {kind} for sweep {planned.name}", LEFT_ALONE]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...config import SkytrainError, SlurmConfig
+from ...config import EXIT_CODES, UNCOMMITTED, SkytrainError, SlurmConfig
 
 LEAVE_SECONDS = 120  # for the other agents after the first has ended
 HYPERPOD = "/opt/sagemaker_cluster"  # a folder of every node of a SageMaker HyperPod cluster
@@ -19,6 +19,8 @@ PLAIN = re.compile(r"[\w./:=@,%+-]+")  # what sbatch takes as it stands
 # files of the job, in the folder of its script
 OVER = "over"
 FAILURES = "failures"
+STARTS = "starts"
+MOST_STARTS = 20  # of a job without a committed step in between, whoever requeues it
 
 TEMPLATE = """\
 #!/bin/bash
@@ -26,7 +28,14 @@ TEMPLATE = """\
 # Run {run}, written by `skytrain launch`. It resumes from the last commit whenever it starts.
 folder={folder}
 cd {work_folder} || exit 3
-[ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] || rm -f "$folder/{over}" "$folder/{failures}"
+[ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] || rm -f "$folder/{over}" "$folder/{failures}" "$folder/{starts}"
+# Slurm itself requeues a job that was preempted or lost a node. The agents remove the count when a step is committed.
+starts=$(($(cat "$folder/{starts}" 2> /dev/null || echo 0) + 1))
+if [ "$starts" -gt {most_starts} ]; then
+  echo "started {most_starts} times without a committed step: it ends here"
+  exit {uncommitted}
+fi
+echo "$starts" > "$folder/{starts}"
 {environment}
 # Every node must see the files of the others, and write there.
 for shared in {shared}; do
@@ -147,6 +156,9 @@ class SlurmScript:
             hyperpod=shlex.quote(HYPERPOD),
             over=OVER,
             failures=FAILURES,
+            starts=STARTS,
+            most_starts=MOST_STARTS,
+            uncommitted=EXIT_CODES[UNCOMMITTED],
             max_failures=self.max_failures,
         )
 
