@@ -142,14 +142,15 @@ class SimulatedTime:
 
     CLOCK_BOOTTIME = 7
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, time_of_day: Callable[[], datetime]) -> None:
         self._engine = engine
+        self._time_of_day = time_of_day
 
     def monotonic(self) -> float:
         return self._engine.now
 
     def time(self) -> float:
-        return self._engine.time.timestamp()
+        return self._time_of_day().timestamp()
 
     def clock_gettime(self, clock: int) -> float:
         return self._engine.now

@@ -9,6 +9,7 @@ from functools import partial
 from skytrain.aws import Notice
 from skytrain.runs import ask_stop, attempt_numbers
 
+from . import laptops
 from .world import RUN, Chaos, Machine, World
 
 EVENTS_UNTIL = 1500.0  # seconds in which things go wrong; the world behaves well afterwards
@@ -17,10 +18,17 @@ EVENTS_UNTIL = 1500.0  # seconds in which things go wrong; the world behaves wel
 def random_world(seed: int, *, hooks: bool = True) -> World:
     """Return a world whose requests go wrong now and then, with some events besides."""
     world = World(seed, hooks=hooks)
+    world.nodes = world.random.choice([1, 2, 2, 2, 3, 4])
     if world.random.random() < 0.3:
         world.spares = 1
     if world.random.random() < 0.3:
-        world.budget = replace(world.budget, usd=world.random.uniform(3.0, 12.0))
+        world.offers = 2
+    if world.random.random() < 0.3:
+        world.skews = (0.0, -86400.0, 86400.0, -300.0, 300.0)
+    if world.random.random() < 0.5:
+        world.engine.later(5.0, world.follow)
+    if world.random.random() < 0.3:
+        world.budget = replace(world.budget, usd=world.nodes * world.random.uniform(2.5, 6.0))
         world.config.budget = world.budget
     chance = world.random.choice([0.0, 0.002, 0.01, 0.03])
     world.chaos = Chaos(lost=chance, unanswered=chance, late=chance / 2, slow=chance, torn=chance, cloud=3 * chance)
@@ -37,6 +45,7 @@ def random_world(seed: int, *, hooks: bool = True) -> World:
         event = world.random.choice(EVENTS)
         world.engine.later(world.random.uniform(20, EVENTS_UNTIL), partial(event, world))
     world.engine.later(EVENTS_UNTIL, calm)
+    world.events_until = EVENTS_UNTIL
     return world
 
 
@@ -141,6 +150,36 @@ def damage(world: World) -> None:
         world.objects[key] = (data[: len(data) // 2], f"{etag}x", at)
 
 
+def launch_again(world: World) -> None:
+    """Somebody launches the run, from a computer that may sleep, while it trains, ends or has ended."""
+    world.launch_again(world.random.choice([0.0, 30.0, 120.0, 600.0]))
+
+
+def close_lid(world: World) -> None:
+    """The computers that launch and follow sleep for a while."""
+    seconds = world.random.uniform(30, 3600)
+    for laptop in world.laptops:
+        if not laptop.ended:
+            world.say(f"a computer sleeps for {seconds:.0f} s")
+            laptop.frozen_until = world.engine.now + seconds
+
+
+def end_machines(world: World) -> None:
+    """A person ends the machines without waiting for a checkpoint."""
+    world.engine.spawn("stop --force", lambda: laptops.end_machines(world))
+
+
+def no_capacity(world: World) -> None:
+    """No further machine can be had for a while."""
+    world.cloud.capacity = len(world.cloud.running)
+
+    def back() -> None:
+        world.cloud.capacity = 10**6
+
+    world.engine.later(world.random.uniform(30, 1200), back)
+
+
 EVENTS: tuple[Callable[[World], None], ...] = (
-    lose_one, lose_one, lose_all, freeze, notice, rebalance, cut_off, separate, outage, crash, bad_boots, stop, damage,
+    lose_one, lose_one, lose_all, freeze, notice, rebalance, cut_off, separate, outage, crash, bad_boots, stop, damage, launch_again,
+    launch_again, close_lid, end_machines, no_capacity,
 )  # fmt: skip

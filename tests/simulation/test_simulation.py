@@ -20,10 +20,11 @@ def finish(world: World) -> None:
     """Launch the run, let it end, and check what must hold."""
     with world.patched():
         world.launch()
-        world.engine.run(lambda: bool(world.over) and world.quiet(), 5 * 3600)
+        world.engine.run(lambda: world.engine.now > world.events_until and bool(world.over) and world.quiet(), 5 * 3600)
         text = "\n".join(world.log[-60:])
         assert world.quiet(), f"machines are left\n{text}"
         world.check()
+        world.check_meter()
 
 
 def test_a_run_without_faults_trains_every_step_and_gives_everything_back():
@@ -83,5 +84,5 @@ def test_a_spare_that_sees_a_request_to_stop_lets_the_run_save():
     world.spares = 1
     world.engine.later(200.0, lambda: stop(world))
     finish(world)
-    (at, code), *_ = world.over
+    (at, code, _), *_ = world.over
     assert code == 7 and any(abs(at - when) < 60 for when, *_ in world.commits), "\n".join(world.log)

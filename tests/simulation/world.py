@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 from skytrain.aws import Call, CloudError, Ec2Instance, Notice
@@ -33,12 +33,10 @@ from skytrain.jobs.rendezvous import GenerationOver, check_generation
 from skytrain.planning import Budget
 from skytrain.runs import (
     HostSpends,
-    LaunchedGroup,
-    LaunchRecord,
     Meter,
     Superseded,
     claim_attempt,
-    create_launch,
+    launches_of,
     read_spend,
     record_resume,
     stop_asked,
@@ -48,8 +46,10 @@ from skytrain.runs.meter import MeteredMachine
 from skytrain.storage import NotFound, Stat, Store, StoreUnreachable
 from skytrain.storage.base import Progress
 from skytrain.targets.ec2 import machines as ec2_machines
-from skytrain.targets.ec2.machines import Ec2Machines
+from skytrain.targets.ec2.billing import count_machines
+from skytrain.targets.ec2.target import Ec2Launcher
 
+from . import laptops
 from .engine import EPOCH, Actor, Engine, Killed, SimulatedTime
 
 RUN = "simulated"
@@ -60,6 +60,9 @@ LOST_PEER_SECONDS = 20.0  # after which a job notices that a member is gone
 JOIN_SECONDS = 300.0
 MINIMUM_SECONDS = 60.0  # that EC2 bills at least
 HOOK_SECONDS = 7200.0
+MOST_SECONDS_ABOVE = (
+    45.0  # by which the meter may be above a bill: heartbeats count ahead, and a shutdown is not billed
+)
 
 
 @dataclass
@@ -74,6 +77,20 @@ class Chaos:
     cloud: float = 0.0  # that a request to AWS fails, before or after its effect
     planned: dict[int, str] = field(default_factory=dict)  # number of a request -> fate, or what happens to its machine
     planned_cloud: dict[int, str] = field(default_factory=dict)  # the same for requests to AWS: lost or unanswered
+
+
+class StartedJob(NamedTuple):
+    at: float
+    generation: int
+    rank: int
+    host: str
+    launch: str
+
+
+class RunOver(NamedTuple):
+    at: float
+    exit_code: int
+    launch: str
 
 
 class World:
@@ -106,6 +123,12 @@ class World:
             trainer=SimpleNamespace(max_restarts=3, stop_within=60.0),
         )
         self.kill_after_seconds = kill_after_seconds
+        self.events_until = 0.0  # when the last thing happens to it from outside
+        self.offers = 1  # groups of a launch
+        self.price = PRICE
+        self.skews = (0.0,)  # seconds by which the clocks of machines are wrong
+        self.sleepy = 0.0  # how long a launching computer may sleep before a request
+        self.laptops: list[Actor] = []
         self.hooks = hooks  # whether groups have a launch hook
         self.chaos = chaos or Chaos()
         self.objects: dict[str, tuple[bytes, str, float]] = {}
@@ -118,9 +141,9 @@ class World:
         self.unreachable: set[str] = set()  # machines that do not reach the store and AWS
         self.separated: set[frozenset[str]] = set()  # pairs of machines that do not reach each other
         self.outage = False
-        self.started_jobs: list[tuple[float, int, int, str]] = []  # time, generation, rank, host
+        self.started_jobs: list[StartedJob] = []
         self.commits: list[tuple[float, int, int]] = []  # time, step, attempt
-        self.over: list[tuple[float, int]] = []  # time, exit code of the run
+        self.over: list[RunOver] = []
         self.failing: Callable[[Machine], str | None] = lambda machine: None  # what is wrong with a machine
         self.job_fails: Callable[[Machine, int], int | None] = lambda machine, step: None
         self.log: list[str] = []
@@ -137,33 +160,60 @@ class World:
 
     # The launch.
 
-    def launch(self, launch: str = "00001", groups: int = 1) -> LaunchRecord:
-        """Write the record and create the groups, as `skytrain launch` does, from a laptop that then goes away."""
-        kill_at = (self.engine.time + timedelta(seconds=self.kill_after_seconds)).isoformat()
-        record = LaunchRecord(
-            id=launch, run=RUN, verb="train", launched_at=self.engine.time.isoformat(), launched_by="test", account="1",
-            region="us-east-2", patience_seconds=600.0, plan_hash="", image="ami", bundle="", words=[],
-            groups=[
-                LaunchedGroup(
-                    name=f"group-{launch}-{number}", zone="us-east-2a", instance_type="p5.48xlarge", market="spot",
-                    nodes=self.nodes, usd_per_hour=PRICE, kill_at=kill_at, placement_group=False,
-                )
-                for number in range(groups)
-            ],
-        )  # fmt: skip
-        body: list[LaunchRecord] = []
+    def launch(self) -> None:
+        """Launch the run from a laptop that then goes away."""
+        with self.undisturbed():
+            laptop = self.engine.spawn("laptop", lambda: laptops.launch(self))
+            self.engine.run(lambda: laptop.ended, 600)
+        for group in self.cloud.groups.values():
+            if group.desired:
+                group.maximum = group.desired = self.nodes + self.spares
+
+    def launch_again(self, seconds: float) -> None:
+        """Launch the run once more from another computer, which may sleep between two requests, and follow it."""
+        self.say("somebody launches the run")
+        self.sleepy = seconds
 
         def work() -> None:
-            create_launch(self.store, record)
-            for group in record.groups:
-                self.cloud.create_group(group, record, self.kill_after_seconds)
-            self.cloud.groups[record.groups[0].name].desired = self.nodes + self.spares
-            body.append(record)
+            try:
+                record = laptops.launch(self)
+            except SkytrainError as error:
+                self.say(f"launch: {str(error).splitlines()[0]}")
+                return
+            self.say(f"launch {record.id} is complete")
+            laptops.follow(self, record)
+
+        self.laptops.append(self.engine.spawn("colleague", work))
+
+    def follow(self) -> None:
+        """Let a terminal follow the newest launch."""
+        records = launches_of(self.store, RUN)
+        if records:
+            self.laptops.append(self.engine.spawn("terminal", lambda: laptops.follow(self, records[-1])))
+
+    def is_over(self, launch: str) -> bool:
+        return any(each.launch == launch for each in self.over)
+
+    def clock(self) -> datetime:
+        """Return the time of day as the caller's clock has it; those of machines may not be set yet."""
+        machine = self.caller
+        return self.engine.time + timedelta(seconds=machine.skew if machine is not None else 0.0)
+
+    def uptime(self) -> float:
+        """Return the seconds since the caller's machine booted."""
+        machine = self.caller
+        return self.engine.now - (machine.launched if machine is not None else 0.0)
+
+    def count_machines(self) -> None:
+        """Do what `skytrain costs` does: count what machines have not recorded themselves."""
+
+        def work() -> None:
+            for record in launches_of(self.store, RUN):
+                count_machines(self.cloud, self.store, record)  # type: ignore[arg-type]
 
         with self.undisturbed():
-            self.engine.spawn("laptop", work)
-            self.engine.run(lambda: bool(body), 60)
-        return record
+            actor = self.engine.spawn("costs", work)
+            self.engine.run(lambda: actor.ended, 600)
 
     @contextlib.contextmanager
     def undisturbed(self) -> Iterator[None]:
@@ -179,9 +229,10 @@ class World:
         return actor
 
     def quiet(self) -> bool:
-        """Return whether nothing is rented and nothing asks for a machine."""
+        """Return whether nothing is rented, nothing asks for a machine, and nobody is about to."""
         groups = self.cloud.groups.values()
-        return not self.cloud.running and not any(group.desired for group in groups)
+        asleep = all(laptop.ended for laptop in self.laptops)
+        return asleep and not self.cloud.running and not any(group.desired for group in groups)
 
     def end(self) -> None:
         self.engine.close()
@@ -189,7 +240,8 @@ class World:
     @contextlib.contextmanager
     def patched(self) -> Iterator[World]:
         """Let product modules see the simulated clock, and names that the seed decides."""
-        clock = SimulatedTime(self.engine)
+        clock = SimulatedTime(self.engine, self.clock)
+        time_of_day = _clocked(self)
         names = _Names(self.random)
         with contextlib.ExitStack() as stack:
             for module in (node_agent, ec2_machines):
@@ -199,12 +251,15 @@ class World:
                     node_agent, "threading", SimpleNamespace(Thread=partial(SimulatedThread, self)), create=True
                 )
             )
-            stack.enter_context(mock.patch.object(ec2_machines, "datetime", _clocked(self.engine)))
+            stack.enter_context(mock.patch.object(ec2_machines, "datetime", time_of_day))
+            stack.enter_context(laptops.patched_clocks(time_of_day))
+            stack.enter_context(laptops.patched_machines(self))
+            stack.enter_context(mock.patch("skytrain.runs.launches.boot_clock", lambda: self.engine.now))
             stack.enter_context(mock.patch.object(node_agent, "random", self.random))
             stack.enter_context(mock.patch.object(node_agent, "free_port", lambda address: 29500))
             stack.enter_context(mock.patch.object(node_agent, "ROUND_SECONDS", 1.0))
             stack.enter_context(mock.patch.object(rendezvous, "secrets", names))
-            stack.enter_context(mock.patch("skytrain.runs.meter.boot_clock", lambda: self.engine.now))
+            stack.enter_context(mock.patch("skytrain.runs.meter.boot_clock", self.uptime))
             stack.enter_context(mock.patch("skytrain.aws.removal.time", clock))
             stack.enter_context(mock.patch("skytrain.storage.retry.time", clock))
             stack.enter_context(mock.patch("skytrain.jobs.supervisor.random", self.random))
@@ -235,25 +290,47 @@ class World:
         text = "\n".join(self.log[-60:])
         assert not self.engine.crashes, f"{self.engine.crashes[0]}\n{text}"
         first: dict[int, str] = {}
-        for _, generation, rank, host in self.started_jobs:
-            if rank == 0:
-                assert first.setdefault(generation, host) == host, f"two node 0s in generation {generation}\n{text}"
-        most = self.most_machines_without_commit()
-        assert most <= self.bound, f"{most} machines without a committed step, more than {self.bound}\n{text}"
+        for job in self.started_jobs:
+            if job.rank == 0:
+                found = first.setdefault(job.generation, job.host)
+                assert found == job.host, f"two node 0s in generation {job.generation}\n{text}"
+        launches = {machine.group.launch for machine in self.machines.values()}
+        for launch in launches:
+            most = self.most_machines_without_commit(launch)
+            assert most <= self.bound, f"{most} machines without a committed step, more than {self.bound}\n{text}"
         if self.budget.usd is not None:
-            most_usd = self.budget.usd + (self.bound * 60 + self.nodes * STEP_SECONDS) * PRICE / 3600
+            above = (self.bound * 60 + self.nodes * STEP_SECONDS) * PRICE / 3600
+            most_usd = self.budget.usd + max(1, len(launches)) * above
             assert self.usd <= most_usd, f"${self.usd:.2f} spent of ${self.budget.usd:.2f}\n{text}"
-        if self.over:
-            began = [at for at, *_ in self.started_jobs if at > self.over[0][0] + 60.0]
-            assert not began, f"a job began {began[0] - self.over[0][0]:.0f} s after the run was over\n{text}"
+        for over in self.over:
+            late = [
+                job.at - over.at for job in self.started_jobs if job.launch == over.launch and job.at > over.at + 60
+            ]
+            assert not late, f"a job began {late[0]:.0f} s after the run was over\n{text}"
+
+    def check_meter(self) -> None:
+        """Raise AssertionError where the meter has counted less than EC2 bills for a machine, or much more."""
+        self.count_machines()
+        counts = read_spend(self.store, RUN).counts
+        text = "\n".join(self.log[-60:])
+        for machine in self.machines.values():
+            counted = max(
+                (count.seconds for key, count in counts.items() if key.startswith(f"{machine.id} ")), default=0.0
+            )
+            billed = machine.billed_seconds
+            if counted == MINIMUM_SECONDS and machine.ended is not None and self.engine.now - machine.ended > 3600:
+                continue  # nobody asked EC2 within the hour in which it describes an ended machine
+            assert counted > billed - 1.0, f"{machine.id}: billed {billed:.0f} s, counted {counted:.0f} s\n{text}"
+            most = billed + max(MOST_SECONDS_ABOVE, 0.02 * billed)
+            assert counted <= most, f"{machine.id}: billed {billed:.0f} s, counted {counted:.0f} s\n{text}"
 
     @property
     def bound(self) -> int:
         return 2 * (self.nodes + self.spares) + 3
 
-    def most_machines_without_commit(self) -> int:
-        """Return the largest number of machines that were started within two hours without a commit in between."""
-        starts = sorted(machine.launched for machine in self.machines.values())
+    def most_machines_without_commit(self, launch: str) -> int:
+        """Return the most machines of a launch that were started within two hours without a commit in between."""
+        starts = sorted(machine.launched for machine in self.machines.values() if machine.group.launch == launch)
         ends = sorted(at for at, *_ in self.commits)
         most = 0
         for first in starts:
@@ -305,11 +382,11 @@ def _folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _clocked(engine: Engine) -> type[datetime]:
+def _clocked(world: World) -> type[datetime]:
     class Clocked(datetime):
         @classmethod
         def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
-            return engine.time
+            return world.clock()
 
     return Clocked
 
@@ -415,7 +492,8 @@ class SimulatedStore(Store):
 
     def _created(self, key: str, data: bytes) -> None:
         if key.endswith(".over.json"):
-            self._world.over.append((self._world.engine.now, json.loads(data)["exit_code"]))
+            end = json.loads(data)
+            self._world.over.append(RunOver(self._world.engine.now, end["exit_code"], end["launch"]))
 
     def list(self, prefix: str = "") -> list[Stat]:
         below = prefix if not prefix or prefix.endswith("/") else f"{prefix}/"
@@ -467,7 +545,7 @@ class SimulatedStore(Store):
 
 
 def _ignore(effect: Callable[[], object]) -> None:
-    with contextlib.suppress(NotFound):
+    with contextlib.suppress(NotFound, CloudError):
         effect()
 
 
@@ -480,11 +558,14 @@ class Group:
     """An Auto Scaling group."""
 
     name: str
-    record: LaunchRecord
     maximum: int
     has_hook: bool
     desired: int = 0
     members: list[str] = field(default_factory=list)  # ids, whether alive or not
+
+    @property
+    def launch(self) -> str:
+        return self.name.split("-")[-2]
 
 
 class SimulatedCloud:
@@ -508,15 +589,30 @@ class SimulatedCloud:
     def running(self) -> list[Machine]:
         return [machine for machine in self.world.machines.values() if machine.ended is None]
 
-    def create_group(self, group: LaunchedGroup, record: LaunchRecord, kill_after_seconds: float) -> None:
-        self.groups[group.name] = Group(group.name, record, group.nodes, has_hook=self.world.hooks)
+    def _create_launch_template(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def _create_auto_scaling_group(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        name = parameters["AutoScalingGroupName"]
+        if name in self.groups:
+            raise CloudError("already exists", fix="", code="AlreadyExists")
+        hooks = [each for each in parameters["LifecycleHookSpecificationList"] if each["DefaultResult"] == "ABANDON"]
+        self.groups[name] = Group(name, parameters["MaxSize"], has_hook=bool(hooks) and self.world.hooks)
+        return {}
+
+    def _put_scheduled_update_group_action(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        name = parameters["AutoScalingGroupName"]
 
         def kill() -> None:
-            if group.name in self.groups:
-                self.groups[group.name].maximum = 0
-                self._resize(self.groups[group.name], 0)
+            if name in self.groups:
+                self.groups[name].maximum = parameters["MaxSize"]
+                self._resize(self.groups[name], parameters["DesiredCapacity"])
 
-        self.world.engine.later(kill_after_seconds, kill)
+        after = (parameters["StartTime"] - self.world.engine.time).total_seconds()
+        if after <= 0:
+            raise CloudError("Given start time is in the past", fix="", code="ValidationError")
+        self.world.engine.later(after, kill)
+        return {}
 
     def _round(self) -> None:
         for group in list(self.groups.values()):
@@ -572,11 +668,18 @@ class SimulatedCloud:
         if caller is not None and caller.id in world.unreachable:
             world.engine.sleep(5.0)
             raise failed
+        if caller is None and world.sleepy and call.mutates and world.random.random() < 0.3:
+            world.engine.sleep(world.random.uniform(0, world.sleepy))
         self.requests += 1
         fate = world.chaos.planned_cloud.get(self.requests, "")
         if not fate and world.random.random() < world.chaos.cloud:
-            fate = world.random.choice(["lost", "unanswered"])
-        if fate == "lost":
+            fate = world.random.choice(["lost", "unanswered", "late", "slow"])
+        if fate == "slow":
+            world.engine.sleep(world.random.uniform(1, 60))
+        if fate == "late" and call.mutates:
+            effect = partial(getattr(self, _method(call.operation)), dict(call.parameters))
+            world.engine.later(world.random.uniform(0, 60), lambda: _ignore(effect))
+        if fate in ("lost", "late"):
             raise failed
         answer: dict[str, Any] = getattr(self, _method(call.operation))(dict(call.parameters))
         if fate == "unanswered":
@@ -679,6 +782,9 @@ class SimulatedCloud:
     def _delete_placement_group(self, parameters: dict[str, Any]) -> dict[str, Any]:
         return {}
 
+    def _get_console_output(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        return {"Output": ""}
+
     def _describe_auto_scaling_instances(self, parameters: dict[str, Any]) -> dict[str, Any]:
         listed = [
             {**each, "AutoScalingGroupName": group.name}
@@ -703,6 +809,7 @@ class Machine:
         self.id = name
         self.group = group
         self.launched = world.engine.now
+        self.skew = world.random.choice(world.skews)
         self.ended: float | None = None
         self.waits = group.has_hook
         self.hook_at = self.launched
@@ -761,10 +868,9 @@ class Machine:
 
     def _run_agent(self) -> None:
         """Do what systemd does: run `skytrain node`, and shut down when it has ended."""
-        record = self.group.record
-        machines = Ec2Machines(self.world.cloud, self.world.store, record, self.id, self.tell)  # type: ignore[arg-type]
-        request = node.NodeRequest(RUN, [], self.world.nodes, 1, launch=record.id)
+        request = node.NodeRequest(RUN, [], self.world.nodes, 1, launch=self.group.launch)
         try:
+            machines = Ec2Launcher().machines(self.world.config, request, self.id, self.tell)  # type: ignore[arg-type]
             code = node.run_node(self.world.config, request, self.tell, machines)  # type: ignore[arg-type]
             self.world.say(f"{self.id}: the agent exits with {code}")
         except SkytrainError as error:
@@ -795,7 +901,10 @@ class Machine:
 
     def start(self, generation: JobGeneration, rank: int) -> SimulatedJob:
         """Start the job of a generation, as `TrainCommand` does."""
-        self.world.started_jobs.append((self.world.engine.now, generation.number, rank, generation.members[rank]))
+        host = generation.members[rank]
+        self.world.started_jobs.append(
+            StartedJob(self.world.engine.now, generation.number, rank, host, self.group.launch)
+        )
         job = SimulatedJob(self, generation, rank)
         self.jobs.append(job)
         job.actor = self.spawn(f"job {generation.number}", job.run)
@@ -927,12 +1036,8 @@ class SimulatedJob:
         start = known[-1].step if known else 0
         record_resume(store, RUN, attempt, start)
         world.say(f"{self.machine.id}: attempt {attempt} resumes from step {start}")
-        price = Meter(
-            [MeteredMachine(key=f"{name} {(EPOCH + timedelta(seconds=world.machines[name].launched)).isoformat()}",
-                            boot=name, boot_seconds=world.engine.now, age_seconds=world.engine.now - world.machines[name].launched)
-             for name in (host.rpartition(".")[0] for host in self.generation.members)],
-            PRICE, read_spend(store, RUN),
-        )  # fmt: skip
+        names = [host.rpartition(".")[0] for host in self.generation.members]
+        price = Meter([self._metered(world.machines[name]) for name in names], PRICE, read_spend(store, RUN))
         others = HostSpends(store, RUN, without=self.generation.members)
         budget = Budget.of(world.budget)
         saves = 0
@@ -962,6 +1067,13 @@ class SimulatedJob:
             self.step += 1
             if self.step % world.save_every == 0 and self.step < world.steps:
                 self._save(attempt, saves := saves + 1)
+
+    def _metered(self, machine: Machine) -> MeteredMachine:
+        age = self.world.engine.now - machine.launched
+        launched = EPOCH + timedelta(seconds=machine.launched)
+        return MeteredMachine(
+            f"{machine.id} {launched.isoformat()}", boot=machine.id, boot_seconds=age, age_seconds=age
+        )
 
     def _save_and_end(self, attempt: int, number: int, outcome: str, start: int) -> int:
         assert self.step is not None

@@ -1,0 +1,151 @@
+"""People's computers in the simulation: the product's own launch, terminal and end of machines, on laptops that sleep."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from datetime import datetime
+from functools import cache
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+from skytrain.aws import MachineImage, Tags, remove_all
+from skytrain.config import SkytrainError
+from skytrain.planning import PlannedOffer, timestamp
+from skytrain.runs import LaunchedGroup, LaunchRecord, Silent, launches_of, next_launch, stopped_key
+from skytrain.targets import lifecycle, limits
+from skytrain.targets.ec2 import billing, launch as launching, target
+from skytrain.targets.ec2.boot import BootScript
+from skytrain.targets.ec2.machines import LaunchKeeper, removal_calls, set_size
+from skytrain.targets.ec2.replacement import most_machines
+from skytrain.targets.ec2.requests import GroupSpec, group_name, kill_time
+from tests.targets.plans import offer
+
+if TYPE_CHECKING:
+    from .world import World
+
+RUN = "simulated"
+LOOK_SECONDS = 10.0
+CLOUD: Any = SimpleNamespace(
+    subnets=SimpleNamespace(nodes="private", private={"us-east-2a": "subnet-1"}),
+    security_group="sg-1",
+    instance_profile="node",
+    kms_key=None,
+)
+
+
+@cache
+def _offer(nodes: int) -> PlannedOffer:
+    return offer("p5.48xlarge", nodes, "on-demand", placement_group=False, efa_interfaces=0)
+
+
+def prepared_launch(world: World, launch: str, now: datetime, kill_after_seconds: float) -> launching.PreparedLaunch:
+    """Return a launch of the run: its record and the product's own requests."""
+    planned = replace(_offer(world.nodes), kill_after_seconds=kill_after_seconds)
+    specs = tuple(_group(planned, launch, number, now) for number in range(world.offers))
+    groups = [
+        LaunchedGroup(
+            name=group_name("demo", RUN, launch, number), zone="us-east-2a", instance_type="p5.48xlarge", market="spot",
+            nodes=world.nodes, usd_per_hour=world.price, kill_at=timestamp(kill_time(now, planned)), placement_group=False,
+        )
+        for number in range(world.offers)
+    ]  # fmt: skip
+    record = LaunchRecord(
+        id=launch, run=RUN, verb="train", launched_at=now.isoformat(), launched_by="test", account="1",
+        region="us-east-2", patience_seconds=600.0, plan_hash="", image="ami", bundle="", words=[], groups=groups,
+    )  # fmt: skip
+    parts: Any = dict.fromkeys(("plan", "contents", "bundle"))
+    return launching.PreparedLaunch(
+        run=RUN, record=record, session=world.cloud, store=world.store, groups=specs, **parts
+    )  # type: ignore[arg-type]
+
+
+def _group(planned: PlannedOffer, launch: str, number: int, now: datetime) -> GroupSpec:
+    boot = BootScript(
+        region="us-east-2", group=group_name("demo", RUN, launch, number), bundle="s3://b/bundle", config="s3://b/config", failures="s3://b/failures",
+        python="python3", requirements=(), command=("node",), most_machines=most_machines(planned.nodes), meeting="s3://b/meeting", usd_per_hour=1.0,
+    )  # fmt: skip
+    image = MachineImage("ami-1", "image")
+    tags = Tags("demo", "ada", RUN)
+    return GroupSpec(RUN, launch, number, planned, "us-east-2a", image, boot, tags, CLOUD, now)
+
+
+def launch(world: World) -> LaunchRecord:
+    """Do what `skytrain launch` does after its checks of the account. Raises SkytrainError where it refuses."""
+    store, now = world.store.patient(60.0), world.clock()
+    earlier = launches_of(store, RUN)
+    ask = limits.ask_account(world.cloud, store)  # type: ignore[arg-type]
+    limits.check_alone(earlier, store, now, ask)
+    limits.count_launches(world.cloud, store, earlier, world.say)  # type: ignore[arg-type]
+    affordable = limits.seconds_affordable(world.config, store, RUN, world.nodes * world.price)  # type: ignore[arg-type]
+    seconds = min(world.kill_after_seconds, affordable)
+    ready = prepared_launch(world, next_launch(earlier), now, seconds if math.isfinite(seconds) else 4 * 3600.0)
+    with mock.patch.object(launching, "plan_file", lambda plan: {}):
+        steps = launching._steps(replace(ready, store=store), {}, _Noted(world))
+    lifecycle.run_launch(replace(steps, files={}, upload=lambda reporter: None), _Noted(world))
+    return ready.record
+
+
+class _Noted(Silent):
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def note(self, text: str) -> None:
+        self._world.say(f"laptop: {text.splitlines()[0]}")
+
+
+def follow(world: World, record: LaunchRecord) -> None:
+    """Do what the terminal does that launched a run, until the run is over or nothing of the launch is left."""
+    keeper = LaunchKeeper(world.cloud, world.store, record)  # type: ignore[arg-type]
+    gone = 0
+    while gone < 2 and world.clock() < record.over_at and not world.is_over(record.id):
+        try:
+            gone = 0 if limits.ask_account(world.cloud, world.store)(record) else gone + 1  # type: ignore[arg-type]
+            if said := keeper():
+                world.say(f"terminal of {record.id}: {said.splitlines()[0]}")
+            limits.count_launches(world.cloud, world.store, [record], lambda _: None)  # type: ignore[arg-type]
+        except SkytrainError as error:
+            world.say(f"terminal of {record.id}: {str(error).splitlines()[0]}")
+        world.engine.sleep(LOOK_SECONDS)
+
+
+def end_machines(world: World) -> None:
+    """Do what `skytrain stop --force` does with the machines of the newest launch."""
+    store = world.store.patient(600.0)
+    for record in launches_of(store, RUN):
+        store.write(stopped_key(record), b"{}")
+        calls = [("us-east-2", set_size(group, 0)) for group in record.groups]
+        names = {group.name for group in record.groups}
+        running = [machine.id for machine in world.cloud.running if machine.group.name in names]
+        calls += [
+            ("us-east-2", launching.Call("ec2", "TerminateInstances", {"InstanceIds": [name]})) for name in running
+        ]
+        left = remove_all(world.cloud, calls, world.say)  # type: ignore[arg-type]
+        limits.count_launches(world.cloud, store, [record], world.say)  # type: ignore[arg-type]
+        world.say(f"stop: {len(running)} machines of {record.id}, {len(left)} requests failed")
+
+
+def remove_groups(world: World, record: LaunchRecord) -> None:
+    """Do what `skytrain gc --delete` does with a launch that is over."""
+    remove_all(world.cloud, [("us-east-2", call) for call in removal_calls(record)], world.say)  # type: ignore[arg-type]
+
+
+@contextmanager
+def patched_clocks(clock: type[datetime]) -> Iterator[None]:
+    """Let launches and terminals see the simulated time of day."""
+    with ExitStack() as stack:
+        for module in (lifecycle, limits, billing, launching):
+            stack.enter_context(mock.patch.object(module, "datetime", clock))
+        yield
+
+
+@contextmanager
+def patched_machines(world: World) -> Iterator[None]:
+    """Let a machine's agent find the simulated account and store."""
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(target, "open_session", lambda region: world.cloud))
+        stack.enter_context(mock.patch.object(target, "open_store", lambda config: world.store))
+        yield
