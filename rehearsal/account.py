@@ -9,6 +9,7 @@ machines are not marked as such in DescribeInstances.
 from __future__ import annotations
 
 import contextlib
+import io
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -47,7 +48,8 @@ class Account:
     placement_groups: dict[str, dict[str, str]] = field(default_factory=dict)
     # A scale-in does not end machines that wait for their proof: AWS does not say whether it does.
     lifecycle: ScalingStandIn = field(default_factory=lambda: ScalingStandIn(scale_in_waits=True))
-    unreachable: bool = False  # requests get no answer
+    unreachable: bool = False  # requests have no effect and get no answer
+    unanswered: str = ""  # an operation that has its effect, and gets no answer
 
     @property
     def scaling(self) -> AutoScalingBackend:
@@ -92,8 +94,14 @@ def account(address: str, prices: Mapping[tuple[str, str], float]) -> Iterator[A
         if made.unreachable:
             environ["werkzeug.socket"].close()
             raise ConnectionError("the connection is closed without an answer")
+        body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+        environ["wsgi.input"] = io.BytesIO(body)
         with made.lock:
-            return application(environ, start)
+            answer = application(environ, start)
+        if made.unanswered and f"Action={made.unanswered}&".encode() in body + b"&":
+            environ["werkzeug.socket"].close()
+            raise ConnectionError("the connection is closed without an answer")
+        return answer
 
     server = make_server(address, 0, one_at_a_time, threaded=True, request_handler=_Quiet)
     made.endpoint = f"http://{address}:{server.server_port}"

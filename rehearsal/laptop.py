@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -105,10 +106,15 @@ class Laptop:
         """Start `skytrain launch --yes`; the bundle is in the store before."""
         words = self.launch_words(wanted)
         self._upload_bundle(words)
+        return self.start(*words, "--yes", "--follow" if follow else "--no-follow", log=log)
+
+    def start(self, *words: str, log: Path) -> subprocess.Popen[bytes]:
+        """Start a command of Skytrain in the folder."""
+        environment = {**os.environ, **self.environment}
         with log.open("ab") as out:
             return subprocess.Popen(
-                [*skytrain(*words), "--yes", "--follow" if follow else "--no-follow"], cwd=self.folder, env={**os.environ, **self.environment},
-                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+                skytrain(*words), cwd=self.folder, env=environment,
+                stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, preexec_fn=_heed_interrupts,
             )  # fmt: skip
 
     def launch_job(self, words: Sequence[str]) -> str:
@@ -148,6 +154,11 @@ class Laptop:
                 store.upload(path, f"{key}/{path.name}")
             sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in wheels)
             store.create(f"{key}/SHA256SUMS", sums.encode())
+
+
+def _heed_interrupts() -> None:
+    """Undo what a shell does to programs that it starts with &: they ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def skytrain(*words: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Scenarios in which people, not machines, could lose money: lids that close, tags that are edited, budgets that are spent."""
+"""Scenarios in which people, not machines, could lose money: lids that close, tags that are edited, requests without answers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from skytrain.runs import launches_of, spent_usd
 
 from .checks import check_nothing_left, check_spend
 from .laptop import Wanted
+from .storms import proven_by
 from .world import RehearsalFailed, RehearsedRun, World
 
 SHORT = ("budget.usd=40", "trainer.steps=10")
 LONG = ("budget.usd=40", "trainer.steps=5000")
+SILENT_SECONDS = 15.0  # without an answer of AWS
 STALLED_SECONDS = 62.0  # after which another launch may take over
 
 
@@ -92,9 +94,81 @@ def relaunch(world: World) -> None:
     world.say(f"  {check_nothing_left(run)}")
 
 
+def waits(world: World) -> None:
+    """A node gets a notice, there is no capacity, and the other waits: gc deletes nothing, and the run comes to its end."""
+    run = RehearsedRun(world, Wanted("waits", settings=("budget.usd=40", "trainer.steps=60")))
+    _expect(run.launch(follow=False), 0, "the launch's exit code", run)
+    run.until(proven_by(run, 2), "both machines have proved themselves")
+    survivor, leaver = run.of_generation()
+    world.account.capacity["us-east-2a"] = 1
+    try:
+        leaver.host.metadata.spot_notice(120.0)
+        run.until(lambda: leaver.ended is not None, "the node with the notice leaves", 130)
+        run.until(lambda: survivor.host.printed("1 of 2 nodes are ready"), "the other waits", 120)
+        said = world.laptop.command("gc", "--delete", "--yes", "cloud=ec2").stdout.strip().splitlines()
+        if survivor.ended is not None or not world.account.leftovers().get("groups"):
+            raise RehearsalFailed("gc deleted a run that waits for a machine:\n" + "\n".join(said))
+        world.say(f"  one node waits, and gc: {said[-1]}")
+    finally:
+        del world.account.capacity["us-east-2a"]
+    run.until(lambda: run.exit_code() is not None, "the run is over")
+    _expect(run.exit_code(), 0, "the run's exit code", run)
+    run.wait_until_nothing_is_left(300)
+    _expect(len(run.lives), 3, "machines in all", run)
+    world.say(f"  {check_spend(run)}")
+    world.say(f"  {check_nothing_left(run)}")
+
+
+def no_answer(world: World) -> None:
+    """AWS closes connections without an answer: a launch removes what it asked for, stop ends machines or names them."""
+    run = RehearsedRun(world, Wanted("no-answer", settings=LONG))
+    world.account.unanswered = "SetDesiredCapacity"
+    try:
+        run.launch(wait=False, follow=False)
+        process = run.process
+        assert process is not None
+        run.until(lambda: run.lives, "the last request has its effect")
+        world.account.unreachable = True
+        for _ in range(3):
+            time.sleep(SILENT_SECONDS / 3)
+            os.kill(process.pid, signal.SIGINT)
+    finally:
+        world.account.unanswered = ""
+        world.account.unreachable = False
+    if not run.until(lambda: process.poll() is not None and (process.returncode or -1), "the launch ends", 300):
+        raise RehearsalFailed(f"a launch without answers succeeded\n{run.consoles()}")
+    run.wait_until_nothing_is_left(120)
+    if "still removing" not in (told := run.log.read_text()) or "Traceback" in told:
+        raise RehearsalFailed(f"the terminal says:\n{told}")
+    rented = len(run.lives)
+    world.say(f"  without an answer and with Ctrl-C pressed three times, the launch removed its {rented} machines")
+    _expect(run.launch(follow=False), 0, "the next launch", run)
+    run.until(run.is_training, "the run trains")
+    seen = world.folder / "watch.log"
+    watch = world.laptop.start("status", run.run, "cloud=ec2", "--watch", log=seen)
+    time.sleep(SILENT_SECONDS)
+    world.account.unreachable = True
+    try:
+        refused = world.laptop.command("stop", run.run, "--yes", "cloud=ec2", check=False)
+    finally:
+        world.account.unreachable = False
+    group = launches_of(run.store, run.run)[-1].groups[0].name
+    if not refused.returncode or group not in refused.stderr or "Traceback" in refused.stderr:
+        raise RehearsalFailed(f"stop without answers ended with {refused.returncode}:\n{refused.stderr}")
+    world.say(f"  stop without answers: exit code {refused.returncode}, and it names {group}")
+    world.laptop.command("stop", run.run, "--yes", "cloud=ec2")
+    run.until(lambda: watch.poll() is not None, "the view ends", 180)
+    if watch.returncode or "Traceback" in seen.read_text():
+        raise RehearsalFailed(f"status --watch ended with {watch.returncode}:\n{seen.read_text()}")
+    world.laptop.command("gc", "--delete", "--yes", "cloud=ec2")
+    run.wait_until_nothing_is_left(120)
+    _expect(len(run.lives), rented + run.wanted.nodes, "machines in all", run)
+    world.say(f"  stop again ended the run, and so did the view that watched it; {check_nothing_left(run)}")
+
+
 def _expect(found: object, wanted: object, what: str, run: RehearsedRun) -> None:
     if found != wanted:
         raise RehearsalFailed(f"{what}: {found}, not {wanted}\n{run.consoles()}")
 
 
-MONEY = {"lid": lid, "tags": tags, "relaunch": relaunch}
+MONEY = {"lid": lid, "tags": tags, "relaunch": relaunch, "waits": waits, "no-answer": no_answer}
