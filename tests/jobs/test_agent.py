@@ -21,7 +21,7 @@ def test_torchrun_gives_up_after_restarts_without_progress_not_after_as_many_in_
     script, starts = tmp_path / "worker.py", tmp_path / "starts"
     script.write_text(WORKER)
     starts.write_text("")
-    supervision = Supervision.begin(tmp_path / "supervision")
+    supervision = Supervision.begin(tmp_path)
     options = ["--standalone", "--nproc-per-node", "1", "--max-restarts", "2", "--monitor-interval", "0.05"]
     command = [sys.executable, "-m", "skytrain.jobs.agent", *options, str(script), str(starts)]
     ended = subprocess.run(command, env=child_environment(supervision.environment()), capture_output=True, timeout=300)

@@ -355,7 +355,7 @@ def test_what_a_user_must_mend_is_said_at_once(
 def test_waits_grow_until_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("skytrain.storage.retry.time.monotonic", lambda: now)
-    monkeypatch.setattr("skytrain.storage.retry.random.uniform", lambda low, high: high)
+    monkeypatch.setattr("skytrain.storage.retry._jitter.uniform", lambda low, high: high)
     patience, waits = Patience(Retry(seconds=60.0)), list[float]()
     while (wait := patience.failed()) is not None:
         waits.append(wait)
