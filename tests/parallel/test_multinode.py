@@ -106,7 +106,7 @@ def test_tensor_and_pipeline_parallel_with_fsdp_over_two_hosts_have_the_loss_of_
     for node in (0, 1):
         found = json.loads((tmp_path / f"node{node}.json").read_text())
         for name in names:
-            assert found[name] == pytest.approx(alone, abs=equivalence.LOSS), name
+            assert found[name] == pytest.approx(alone, abs=case.loss), name
 
 
 SMALL = ("trainer.device=cpu", "trainer.micro_batch=2", "trainer.validate_every=null")

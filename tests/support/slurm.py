@@ -69,7 +69,12 @@ class SlurmCluster:
     def start(self) -> None:
         for name in ("state", "munge", *(f"spool.{node}" for node in NODES)):
             (self.folder / name).mkdir(parents=True)
-        self.folder.chmod(0o755)
+        for path in (
+            self.folder,
+            *self.folder.parents[:3],
+        ):  # munged runs as another user, and pytest's folders are closed
+            if path.owner() == "root" and path != Path("/tmp"):
+                path.chmod(0o755)
         nodes = "\n".join(
             f"NodeName={name} NodeHostname={platform.node()} NodeAddr=127.0.0.1 Port={self._port + number} "
             f"CPUs=2 RealMemory=4000 State=UNKNOWN"

@@ -35,8 +35,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     folder = tmp_path_factory.mktemp("slurm")
-    for path in (folder, *folder.parents[:2]):
-        path.chmod(0o755)
     prepare(tiny_config(folder / "store"), Silent())
     with slurm_cluster(folder / "cluster") as cluster:
         cluster.work = folder

@@ -48,15 +48,16 @@ def bench_loss(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Train several settings on one text, and compare what a loss costs.
+    """Compare what a validation loss costs with several settings.
+
+    Trains each of them on one text.
 
     Prints tokens, minutes and dollars to the loss, as means over seeds with 95% intervals. Settings after the options hold
     for all; prepare the text first. Runs are kept in the store as loss-SETTINGS-SEED: the same command resumes them.
 
     \b
     Example:
-      skytrain bench loss data=text data.source.paths='corpus/*.txt' --instance p5.4xlarge --out price
-        --try 'recipe=gpt2-124m-openwebtext trainer.steps=600' --try 'recipe=modern-124m trainer.steps=600'
+      skytrain bench loss data=openwebtext --instance p5.4xlarge --try recipe=gpt2-124m-openwebtext --try recipe=modern-124m
     """
     from ..pipelines import bench_loss as pipeline
     from ..pipelines.bench_serve import instance_price, make_folder
