@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from .hosts import missing
+from .hosts import enter_own_network, missing
 
 
 def main() -> int:
@@ -37,6 +37,7 @@ def main() -> int:
     if given.list:
         print("\n".join(SCENARIOS))
         return 0
+    enter_own_network()
     return rehearse(given.scenarios or list(SCENARIOS), given.seed, given.log, given.interruptions)
 
 
