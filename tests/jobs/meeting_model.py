@@ -79,6 +79,7 @@ class Faults(NamedTuple):
     failures: int = 1  # jobs that fail by themselves
     duplicates: int = 1  # second agents on a machine whose first one lives
     together: int = 3  # without the ticks
+    finishes: int = 0  # jobs that come to the end of the run, which is no fault
 
     def less(self, kind: str) -> Faults:
         return self._replace(**{kind: getattr(self, kind) - 1, "together": self.together - 1})
@@ -112,6 +113,7 @@ class Variant:
     list_before_check: bool = True
     clock_skew: tuple[int, ...] = (0, 0, 0)  # of each machine; used only where `host_clocks` is true
     host_clocks: bool = False  # heartbeats are stamped by whoever writes them
+    end_is_final: bool = True  # a generation that is proposed after the end of the run changes nothing
 
 
 PROTOCOL = Variant()
@@ -122,12 +124,17 @@ def start(faults: Faults) -> World:
     return World(0, (), (), (), 0, hosts, (), (), faults)
 
 
-def view_of(world: World) -> MeetingView:
+def final_end(world: World) -> GenerationEnd | None:
+    """Return the end of the run, if it is in the store."""
+    return next((each.over for each in reversed(world.generations) if each.over is not None), None)
+
+
+def view_of(world: World, variant: Variant) -> MeetingView:
     newest = end = None
     if world.generations:
         number, stored = len(world.generations), world.generations[-1]
         newest = JobGeneration(number=number, members=stored.members, address="", port=0, rendezvous_id="")
-        end = stored.over or stored.end
+        end = (final_end(world) if variant.end_is_final else stored.over) or stored.end
     return MeetingView(dict(world.beats), newest, end)
 
 
@@ -163,6 +170,9 @@ def _host_steps(world: World, index: int, host: Host, variant: Variant) -> Itera
         elif faults.allow("failures"):
             yield end_job(world._replace(faults=faults.less("failures")), index)
         yield from job_steps(world, index, host.job, variant)
+        if faults.finishes and host.job.attempt >= 0 and world.committed >= host.job.generation:
+            finished = world._replace(faults=faults._replace(finishes=faults.finishes - 1))
+            yield end_job(finished, index, GenerationEnd(host.state.host, "done", exit_code=0))
     if faults.allow("notices") and host.state.phase != "gone" and host.state.leaving is None:
         state, actions = must_go(host.state, GenerationEnd(host.state.host, "notice"))
         noticed = host._replace(state=state, pending=(*host.pending, *actions))
@@ -200,7 +210,9 @@ def beat(world: World, index: int, variant: Variant) -> World:
 
 def look(world: World, index: int, variant: Variant) -> World:
     host = world.hosts[index]
-    state, actions = variant.look(host.state, view_of(world), RULES)
+    state, actions = variant.look(host.state, view_of(world, variant), RULES)
+    if final_end(world) is not None and any(isinstance(action, StartJob | Propose) for action in actions):
+        raise Violation(f"{host.state.host} starts another generation although the run is over")
     for action in actions:
         decided_before = isinstance(action, EndGeneration) and action.end == host.state.end  # sent again
         if isinstance(action, EndGeneration) and action.end.reason.startswith("lost") and not decided_before:
@@ -305,9 +317,9 @@ def is_current(world: World, job: Job) -> bool:
     return job.generation == len(world.generations) and stored.end is None and stored.over is None
 
 
-def end_job(world: World, index: int) -> World:
+def end_job(world: World, index: int, end: GenerationEnd | None = None) -> World:
     host = world.hosts[index]
-    state, actions = job_ended(host.state, GenerationEnd(host.state.host, "the job ended"))
+    state, actions = job_ended(host.state, end or GenerationEnd(host.state.host, "the job ended"))
     return put(world, index, host._replace(state=state, job=None, pending=(*host.pending, *actions)))
 
 
@@ -322,7 +334,8 @@ def explore(
 ) -> Explored:
     """Every interleaving of so many steps, breadth first from all `seeds`, each state once.
 
-    From every `fair_every`-th state a schedule without faults must lead to a generation that commits.
+    From every `fair_every`-th state a schedule without faults must lead to a generation that commits, or, where the run
+    is over, to the leave of every host.
     """
     front = list(dict.fromkeys(world._replace(faults=faults) for world in seeds))
     seen, found = set(front), Explored(len(front))
@@ -370,6 +383,16 @@ def paused(variant: Variant = PROTOCOL) -> list[World]:
     return list(found)
 
 
+def committed(variant: Variant = PROTOCOL) -> list[World]:
+    """The states of a run without faults from its first commit on: it may come to its end."""
+    *_, last = undisturbed(variant)
+    found = [last]
+    for _ in range(3):
+        for index in range(len(MACHINES)):
+            found.append(_fair_turn(found[-1], index, variant))
+    return [world for world in dict.fromkeys(found) if world.committed]
+
+
 def _fair_run(world: World, variant: Variant, without: int | None = None) -> Iterator[World]:
     attempts = len(world.attempts)
     yield world
@@ -387,12 +410,26 @@ def check_progress(world: World, variant: Variant) -> None:
     """Once hosts stay and requests are answered, a new generation commits."""
     world = world._replace(faults=NO_FAULTS, flying=(), clock=world.clock + 1)
     for _ in range(FAIR_ROUNDS):
+        if final_end(world) is not None:
+            return check_end(world, variant)
         for index in range(len(world.hosts)):
             world = _fair_turn(world, index, variant)
         if any(_commits(world, host) for host in world.hosts):
             return
         world = world._replace(clock=world.clock + 1)
     raise Violation(f"no commit in {FAIR_ROUNDS} rounds without faults: {world}")
+
+
+def check_end(world: World, variant: Variant) -> None:
+    """Once the end of the run is in the store, and hosts can act, every one of them leaves."""
+    for _ in range(FAIR_ROUNDS):
+        for index, host in enumerate(world.hosts):
+            if host.alive:
+                world = _fair_turn(world, index, variant)
+        if not any(host.alive for host in world.hosts):
+            return
+        world = world._replace(clock=world.clock + 1)
+    raise Violation(f"hosts stay {FAIR_ROUNDS} rounds after the run is over: {world}")
 
 
 def _commits(world: World, host: Host) -> bool:

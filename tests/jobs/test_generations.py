@@ -26,12 +26,16 @@ from tests.jobs.meeting_model import (
     Violation,
     World,
     by_host_clocks,
+    committed,
     explore,
     never_takes_over,
     paused,
     trusts_its_proposal,
     undisturbed,
 )
+
+# Only these faults, so that longer interleavings can be searched.
+LATE_PROPOSALS = Faults(ticks=0, crashes=0, notices=0, duplicates=0, finishes=1)
 
 
 def test_no_interleaving_of_three_hosts_has_two_first_nodes_or_a_stale_commit_and_each_can_progress():
@@ -42,10 +46,18 @@ def test_no_interleaving_of_three_hosts_has_two_first_nodes_or_a_stale_commit_an
     assert disturbed.schedules > 200 and woken.schedules > 200
 
 
+def test_after_the_end_of_a_run_no_interleaving_starts_another_generation_and_every_host_leaves():
+    ended = explore(committed(), Faults(finishes=1), depth=5)
+    late = explore(committed(), LATE_PROPOSALS, depth=12)
+    print(f"{ended.states + late.states} states, {ended.schedules + late.schedules} fair schedules")
+    assert ended.states + late.states > 10_000 and ended.schedules > 200
+
+
 @pytest.mark.slow
 def test_deeper_interleavings_keep_the_same_promises():
     disturbed = explore(undisturbed(), Faults(), depth=5, fair_every=200)
     woken = explore(paused(), Faults(ticks=1, together=2), depth=3, fair_every=200)
+    explore(committed(), Faults(finishes=1), depth=7, fair_every=200)
     print(f"{disturbed.states + woken.states} states, {disturbed.schedules + woken.schedules} fair schedules")
     assert disturbed.states + woken.states > 400_000
 
@@ -56,6 +68,7 @@ def test_deeper_interleavings_keep_the_same_promises():
         (Variant(conditional_create=False), paused, NO_FAULTS, 4, "two node 0s"),
         (Variant(check_generation=False), paused, NO_FAULTS, 5, "commits after 2 has claimed"),
         (Variant(list_before_check=False), paused, NO_FAULTS, 5, "commit"),
+        (Variant(end_is_final=False), committed, LATE_PROPOSALS, 8, "although the run is over"),
         (Variant(look=trusts_its_proposal), undisturbed, Faults(), 3, "two node 0s"),
         (Variant(look=by_host_clocks, host_clocks=True, clock_skew=(0, -5, 0)), paused, NO_FAULTS, 3, "was heard"),
         (Variant(look=never_takes_over), undisturbed, Faults(), 3, "no commit in 40 rounds"),
@@ -64,6 +77,7 @@ def test_deeper_interleavings_keep_the_same_promises():
         "unconditional create",
         "unchecked claim",
         "check before list",
+        "an end that is not final",
         "trusted answer",
         "host clocks",
         "no takeover",
