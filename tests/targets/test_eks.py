@@ -134,7 +134,6 @@ def test_disruptions_cost_no_retry_and_final_exit_codes_end_the_job() -> None:
 REFUSED: dict[str, dict[str, Any]] = {
     "cloud.eks.image is not set": {"image": None},
     "not an image by digest": {"image": "repo/skytrain:latest"},
-    "environment.HF_TOKEN looks like a secret": {"environment": {"HF_TOKEN": "x"}},
     "cloud.eks.namespace=Not_A_Name": {"namespace": "Not_A_Name"},
 }
 

@@ -52,9 +52,10 @@ locals {
   }
 
   # What a machine of a run calls. The names are those of the services in com.amazonaws.REGION.NAME.
-  interface_services = [
-    "autoscaling", "ec2", "ec2messages", "ecr.api", "ecr.dkr", "kms", "logs", "monitoring", "ssm", "ssmmessages", "sts",
-  ]
+  interface_services = concat(
+    ["autoscaling", "ec2", "ec2messages", "ecr.api", "ecr.dkr", "kms", "logs", "monitoring", "ssm", "ssmmessages", "sts"],
+    length(local.secret_names) > 0 ? ["secretsmanager"] : [],
+  )
   endpoint_subnets = [for zone in slice(local.zones, 0, min(var.interface_endpoint_zones, length(local.zones))) : aws_subnet.private[zone].id]
 }
 

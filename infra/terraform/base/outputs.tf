@@ -149,7 +149,8 @@ output "for_eks" {
       endpoints_security_group_id = try(aws_security_group.endpoints[0].id, "")
       node_store_policy_arn       = aws_iam_policy.node_store.arn
       operator_store_policy_arn   = aws_iam_policy.operator_store.arn
-      viewer_store_policy_arn     = aws_iam_policy.viewer_store.arn
+      exports_policy_arn          = aws_iam_policy.exports.arn
+      secrets_policy_arn          = try(aws_iam_policy.node_secrets[0].arn, "")
       read_account_policy_arn     = aws_iam_policy.read_account.arn
       operator_role_arn           = aws_iam_role.operator.arn
       viewer_role_arn             = aws_iam_role.viewer.arn

@@ -5,6 +5,7 @@ resource "aws_iam_role_policy_attachment" "node" {
   for_each = merge(
     { store = aws_iam_policy.node_store.arn, machine = aws_iam_policy.node_machine.arn },
     var.sagemaker ? { sagemaker = aws_iam_policy.node_sagemaker[0].arn } : {},
+    local.has_secrets ? { secrets = aws_iam_policy.node_secrets[0].arn } : {},
   )
 
   role       = aws_iam_role.node.name
@@ -13,11 +14,14 @@ resource "aws_iam_role_policy_attachment" "node" {
 
 # The prepare role: a node that may also write what it prepares. It cannot touch bundles, which machines execute.
 resource "aws_iam_role_policy_attachment" "prepare" {
-  for_each = {
-    store   = aws_iam_policy.node_store.arn
-    machine = aws_iam_policy.node_machine.arn
-    data    = aws_iam_policy.prepare_data.arn
-  }
+  for_each = merge(
+    {
+      store   = aws_iam_policy.node_store.arn
+      machine = aws_iam_policy.node_machine.arn
+      data    = aws_iam_policy.prepare_data.arn
+    },
+    local.has_secrets ? { secrets = aws_iam_policy.node_secrets[0].arn } : {},
+  )
 
   role       = aws_iam_role.prepare.name
   policy_arn = each.value

@@ -15,6 +15,7 @@ resource "aws_iam_role_policy_attachment" "operator" {
     },
     var.sagemaker ? { sagemaker = aws_iam_policy.operator_sagemaker[0].arn } : {},
     var.emr ? { emr = aws_iam_policy.operator_emr[0].arn } : {},
+    local.has_secrets ? { secrets = aws_iam_policy.operator_secrets[0].arn } : {},
   )
 
   role       = aws_iam_role.operator.name

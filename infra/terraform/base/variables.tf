@@ -152,6 +152,17 @@ variable "emr" {
   default     = false
 }
 
+variable "secrets" {
+  description = "Secrets that jobs of the project may get: names of Secrets Manager, or ssm:/NAME of parameters."
+  type        = list(string)
+  default     = []
+
+  validation {
+    condition     = alltrue([for each in var.secrets : can(regex("^(ssm:/)?[A-Za-z0-9_.@+=-]+(/[A-Za-z0-9_.@+=-]+)*$", each))])
+    error_message = "secrets must be whole names, such as skytrain/hf or ssm:/skytrain/hf, without wildcards and keys (#)."
+  }
+}
+
 # Records and money
 
 variable "log_retention_days" {

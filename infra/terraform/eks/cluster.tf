@@ -86,7 +86,7 @@ resource "aws_kms_alias" "cluster" {
 }
 
 resource "aws_iam_role" "cluster" {
-  name        = "${local.global_name}-control-plane"
+  name        = local.role_names["control-plane"]
   description = "The control plane of ${local.name}."
   assume_role_policy = jsonencode({
     Version = "2012-10-17"

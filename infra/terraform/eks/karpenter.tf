@@ -28,7 +28,7 @@ locals {
 }
 
 resource "aws_iam_role" "karpenter" {
-  name               = "${local.global_name}-karpenter"
+  name               = local.role_names["karpenter"]
   description        = "Karpenter of ${local.name}: starts and ends its nodes."
   assume_role_policy = local.pod_identity_trust
 }

@@ -3,9 +3,18 @@ data "aws_partition" "current" {}
 locals {
   name        = "skytrain-${var.base.project}"
   global_name = "${local.name}-${var.base.region}-eks" # IAM has no regions
-  partition   = data.aws_partition.current.partition
-  account     = var.base.account_id
-  region      = var.base.region
+  # IAM takes role names of 64 characters. A longer one is cut, and its hash keeps it unlike the others.
+  long_names = {
+    for role in concat(keys(local.pods), [for name in keys(local.drivers) : trimprefix(trimprefix(name, "amazon-"), "aws-")], ["control-plane", "karpenter", "node"]) :
+    role => "${local.global_name}-${role}"
+  }
+  role_names = {
+    for role, name in local.long_names :
+    role => length(name) <= 64 ? name : "${substr(name, 0, 55)}-${substr(sha256(name), 0, 8)}"
+  }
+  partition = data.aws_partition.current.partition
+  account   = var.base.account_id
+  region    = var.base.region
 
   zones       = sort(keys(var.base.private_subnets))
   subnets     = [for zone in local.zones : var.base.private_subnets[zone]]

@@ -1,7 +1,7 @@
 # Nodes join, pull images and open Session Manager. What pods may do is in roles_pods.tf: a node's role gives them nothing.
 
 resource "aws_iam_role" "node" {
-  name        = "${local.global_name}-node"
+  name        = local.role_names["node"]
   description = "Nodes of ${local.name}: join the cluster, pull images, Session Manager."
   assume_role_policy = jsonencode({
     Version = "2012-10-17"
@@ -25,6 +25,6 @@ resource "aws_iam_role_policy_attachment" "node" {
 }
 
 resource "aws_iam_instance_profile" "node" { # for Karpenter, which then needs no permission to create profiles
-  name = "${local.global_name}-node"
+  name = local.role_names["node"]
   role = aws_iam_role.node.name
 }

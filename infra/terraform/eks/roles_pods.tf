@@ -20,12 +20,14 @@ locals {
     operator = { account = var.service_accounts.operator, about = "Launches scheduled runs." }
     serving  = { account = var.service_accounts.serving, about = "Reads exported models." }
   }
-  pod_policies = {
+  pod_policies = merge({
     training-store   = { pod = "training", arn = var.base.node_store_policy_arn }
     operator-store   = { pod = "operator", arn = var.base.operator_store_policy_arn }
     operator-account = { pod = "operator", arn = var.base.read_account_policy_arn } # prices, quotas, images
-    serving-store    = { pod = "serving", arn = var.base.viewer_store_policy_arn }
-  }
+    serving-store    = { pod = "serving", arn = var.base.exports_policy_arn }
+    }, var.base.secrets_policy_arn == "" ? {} : {
+    training-secrets = { pod = "training", arn = var.base.secrets_policy_arn }
+  })
 
   # Controllers of AWS: their own policies, by the add-ons' associations.
   drivers = {
@@ -38,7 +40,7 @@ locals {
 resource "aws_iam_role" "pod" {
   for_each = local.pods
 
-  name               = "${local.global_name}-${each.key}"
+  name               = local.role_names[each.key]
   description        = "Pods of ${each.value.account}. ${each.value.about}"
   assume_role_policy = local.pod_identity_trust
 }
@@ -62,7 +64,7 @@ resource "aws_eks_pod_identity_association" "pod" {
 resource "aws_iam_role" "driver" {
   for_each = { for name, each in local.drivers : name => each if contains(keys(local.addons), name) }
 
-  name               = "${local.global_name}-${trimprefix(trimprefix(each.key, "amazon-"), "aws-")}"
+  name               = local.role_names[trimprefix(trimprefix(each.key, "amazon-"), "aws-")]
   description        = "Add-on ${each.key} of ${local.name}."
   assume_role_policy = local.pod_identity_trust
 }

@@ -16,7 +16,8 @@ variable "base" {
     endpoints_security_group_id = string
     node_store_policy_arn       = string
     operator_store_policy_arn   = string
-    viewer_store_policy_arn     = string
+    exports_policy_arn          = string
+    secrets_policy_arn          = string
     read_account_policy_arn     = string
     operator_role_arn           = string
     viewer_role_arn             = string

@@ -1,4 +1,4 @@
-from .calls import SECRET_NAME as SECRET_NAME, SECRET_VALUE as SECRET_VALUE, Call as Call, render_calls as render_calls
+from .calls import Call as Call, render_calls as render_calls
 from .cloudwatch import (
     CloudWatch as CloudWatch,
     LogDestination as LogDestination,
@@ -56,6 +56,7 @@ from .resources import (
     scale_to_zero as scale_to_zero,
 )
 from .scan import AccountScan as AccountScan, enabled_regions as enabled_regions, scan_account as scan_account
+from .secrets import find_secret as find_secret, read_secrets as read_secrets, take_secrets as take_secrets
 from .session import AwsSession as AwsSession, open_session as open_session
 from .tags import RUN as RUN, Tags as Tags, read_tags as read_tags
 from .training_image import (

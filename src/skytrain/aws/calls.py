@@ -5,20 +5,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
 from typing import Any
 
+from ..config import MASK, SECRET_NAME, SECRET_VALUE
+
 READING = ("Describe", "Get", "List", "Head", "Lookup", "Query", "Decode", "Simulate", "Filter", "Search")
-MASK = "****"
-SECRET_NAME = re.compile(
-    r"password|secret|credential|private_?key|access_?key|api_?key|auth_?token|_token$|^token$", re.I
-)
-# Credentials recognisable by their form: AWS access keys, tokens of Hugging Face and GitHub.
-SECRET_VALUE = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bhf_[A-Za-z0-9]{30,}|\bgh[pousr]_[A-Za-z0-9]{36,}")
 NAME_KEYS = ("Name", "name", "Key", "key")
 VALUE_KEYS = ("Value", "value")
 TOKEN_LENGTH = 32  # within every limit: 64 for EC2 and EMR Serverless, 36 for SageMaker

@@ -29,6 +29,7 @@ def prepare(
       skytrain prepare engine=spark data=parquet data.source.paths='s3://bucket/crawl/*.parquet'
     """
     config = compose_overrides(overrides, config_dir).config
+    from ..aws import take_secrets
     from ..pipelines.prepare import outline, prepare as pipeline
     from .console import reporter
 
@@ -36,6 +37,7 @@ def prepare(
         for name, value in outline(config):
             print(f"{name:<12} {value}")
         return
+    take_secrets(config)
     with reporter() as console:
         prepared = pipeline(config, console)
     print(prepared.folder)

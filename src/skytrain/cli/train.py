@@ -114,10 +114,12 @@ def train(
     if supervision is not None or is_worker():
         _work(composed, start, allow_changes)
         return
+    from ..aws import take_secrets
     from ..jobs import JoinedGeneration, ProcessLayout, choose_processes, supervise
     from .console import reporter
 
     check_installed()
+    take_secrets(config)
     arguments = [*(overrides or []), *worker_options(config_dir or [], start, allow_changes)]
     joined = JoinedGeneration.from_environment()
     layout = ProcessLayout(

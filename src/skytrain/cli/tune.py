@@ -87,10 +87,12 @@ def run_command(overrides: Overrides = None, config_dir: ConfigDirs = None, dry_
             schedule = plan_sweep(composed.config, console, _measure_steps)
         print(_schedule_text(schedule))
         return
+    from ..aws import take_secrets
     from ..tuning import SweepStopped
     from .train import check_installed
 
     check_installed()
+    take_secrets(composed.config)
     try:
         from ..pipelines.tune import tune
 

@@ -129,6 +129,15 @@ from .schema import (
     has_layers as has_layers,
     select as select,
 )
+from .secrets import (
+    MASK as MASK,
+    SECRET_NAME as SECRET_NAME,
+    SECRET_VALUE as SECRET_VALUE,
+    check_settings as check_settings,
+    hold_secrets as hold_secrets,
+    secret_variables as secret_variables,
+    without_secrets as without_secrets,
+)
 from .source import source_files as source_files, source_hash as source_hash
 from .tasks import NamedTask as NamedTask, find_tasks as find_tasks
 from .trusted_code import (

@@ -26,6 +26,7 @@ from .checks import check
 from .errors import ConfigError, SkytrainError, nearest
 from .group_files import GROUPS_MODULE, with_left_out
 from .schema import Config, flatten
+from .secrets import check_settings
 from .typed import build, is_text
 from .upgrades import RENAMED
 
@@ -49,8 +50,8 @@ GROUPS = (
     "tune",
     "serve",
 )
-# Arguments of a plugged-in class, which checks them itself, and names of tasks.
-FREE_KEYS = ("model.args", "data.source", "evaluation.data")
+# Arguments of a plugged-in class, which checks them itself, and names of tasks and of secrets.
+FREE_KEYS = ("model.args", "data.source", "evaluation.data", "cloud.secrets")
 OWN_SOURCES = "skytrain."  # built-in sources list all their keys in their files, so an unknown key is a typo
 COMMAND_LINE = "command line"
 ALTERNATIVES = {
@@ -128,6 +129,7 @@ def compose(
         raise ConfigError(str(key), str(error).splitlines()[0], origin=origins.get(str(key))) from None
     assert isinstance(values, dict)
     settings_by_name = {str(key): value for key, value in values.items()}
+    check_settings(settings_by_name, origins)
     config = build(Config, with_left_out(settings_by_name), origins=origins)
     check(config, origins)
     return Composed(config, settings_by_name, origins, tuple(overrides))

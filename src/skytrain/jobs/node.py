@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..aws import Ec2Instance, Metadata, find_metadata
+from ..aws import Ec2Instance, Metadata, find_metadata, read_secrets
 from ..config import BudgetConfig, Config, SkytrainError, check_job
 from ..planning import Budget, Spending
 from ..runs import Meter, attempt_numbers, machine_price, read_fence, read_stop, recorded_usd, stop_asked, this_machine
@@ -112,10 +112,12 @@ def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell
         # Until the next heartbeat, which may be late: a lost host was rented until then at most.
         return meter.record(in_seconds=rules.beat_seconds + LATE_SECONDS)
 
+    # In the environment of the job only: this process and its records never have them.
+    secrets = read_secrets(config) if request.job != "serve" else {}
     commands: dict[str, StartsJobs] = {
-        "train": TrainCommand(request.arguments, request.nodes, request.processes),
-        "prepare": PrepareCommand(request.arguments, store, run),
-        "tune": TuneCommand(request.arguments, store, run, host.machine),
+        "train": TrainCommand(request.arguments, request.nodes, request.processes, secrets),
+        "prepare": PrepareCommand(request.arguments, store, run, secrets),
+        "tune": TuneCommand(request.arguments, store, run, machine=host.machine, secrets=secrets),
         "serve": ServeCommand(request.arguments, store, run),
     }
     services = HostServices(

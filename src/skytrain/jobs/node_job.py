@@ -8,11 +8,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import IO, Protocol
 
-from ..config import EXIT_CODES, INTERRUPTED, child_environment
+from ..config import EXIT_CODES, INTERRUPTED, child_environment, secret_variables, without_secrets
 from ..storage import Store, StoreError
 from .generations import JobGeneration
 from .lifeline import die_with_parent, identify
@@ -29,10 +29,11 @@ def job_log_key(run: str, name: str = "") -> str:
 
 
 class JobOutput:
-    """The output of a job that keeps no log itself: a thread prints it, and its last lines are written to the store."""
+    """The output of a job: a thread prints it without secrets. Its last lines are written to the store, if one is given."""
 
-    def __init__(self, store: Store, run: str, name: str) -> None:
+    def __init__(self, store: Store | None, run: str, name: str, secrets: Mapping[str, str]) -> None:
         self._store = store
+        self._secrets = secrets
         self._key = job_log_key(run, name)
         self._lines: deque[bytes] = deque(maxlen=KEPT_LINES)
         self._kept_at = time.monotonic()
@@ -45,7 +46,9 @@ class JobOutput:
         self._thread.start()
 
     def _read(self, stream: IO[bytes]) -> None:
-        for line in stream:
+        for raw in stream:
+            text = without_secrets(raw.decode(errors="surrogateescape"), self._secrets)
+            line = text.encode(errors="surrogateescape")
             sys.stderr.buffer.write(line)
             sys.stderr.flush()
             self._lines.append(line)
@@ -55,6 +58,8 @@ class JobOutput:
         """Write the lines to the store if it is time, or the last time. A failure leaves them to the next write."""
         if ended and self._thread is not None:
             self._thread.join(5.0)  # a worker that outlives the job may hold the pipe
+        if self._store is None:
+            return
         if not ended and (time.monotonic() - self._kept_at < KEEP_SECONDS or self._count == self._kept):
             return
         self._kept_at = time.monotonic()
@@ -91,13 +96,17 @@ class TrainCommand:
     arguments: Sequence[str]
     nodes: int
     processes: int
+    secrets: Mapping[str, str] = field(default_factory=dict)
 
     def start(self, generation: JobGeneration, node_rank: int) -> NodeJob:
         place = ["--processes", str(self.processes), "--nodes", str(self.nodes), "--node-rank", str(node_rank)]
         if self.nodes > 1:
             place += ["--rendezvous", f"{generation.address}:{generation.port}"]
         joined = JoinedGeneration(generation.number, generation.rendezvous_id, generation.members)
-        return ChildJob([sys.executable, "-m", "skytrain", "train", *self.arguments, *place], joined)
+        # A job with secrets is printed by the agent: the machine's console goes to CloudWatch, and after a failure to the store.
+        output = JobOutput(None, "", "", self.secrets) if self.secrets else None
+        command = [sys.executable, "-m", "skytrain", "train", *self.arguments, *place]
+        return ChildJob(command, joined, output, self.secrets)
 
 
 @dataclass(frozen=True)
@@ -107,11 +116,13 @@ class PrepareCommand:
     arguments: Sequence[str]
     store: Store
     run: str
+    secrets: Mapping[str, str] = field(default_factory=dict)
 
     def start(self, generation: JobGeneration, node_rank: int) -> NodeJob:
         joined = JoinedGeneration(generation.number, generation.rendezvous_id, generation.members)
-        output = JobOutput(self.store, self.run, f"{generation.number:05d}")
-        return ChildJob([sys.executable, "-m", "skytrain", "prepare", *self.arguments], joined, output)
+        output = JobOutput(self.store, self.run, f"{generation.number:05d}", self.secrets)
+        command = [sys.executable, "-m", "skytrain", "prepare", *self.arguments]
+        return ChildJob(command, joined, output, self.secrets)
 
 
 @dataclass(frozen=True)
@@ -125,34 +136,43 @@ class TuneCommand:
     store: Store
     run: str
     machine: str
+    secrets: Mapping[str, str] = field(default_factory=dict)
 
     def start(self, generation: JobGeneration, node_rank: int) -> NodeJob:
-        output = JobOutput(self.store, self.run, f"{generation.number:05d}")
+        output = JobOutput(self.store, self.run, f"{generation.number:05d}", self.secrets)
         command = [sys.executable, "-m", "skytrain", "tune", *self.arguments, f"tune.host={self.machine}"]
-        return ChildJob(command, None, output)
+        return ChildJob(command, None, output, self.secrets)
 
 
 @dataclass(frozen=True)
 class ServeCommand:
-    """`skytrain serve ARGUMENTS` on one machine."""
+    """`skytrain serve ARGUMENTS` on one machine. It gets no secrets: it answers strangers."""
 
     arguments: Sequence[str]
     store: Store
     run: str
 
     def start(self, generation: JobGeneration, node_rank: int) -> NodeJob:
-        output = JobOutput(self.store, self.run, f"{generation.number:05d}")
+        output = JobOutput(self.store, self.run, f"{generation.number:05d}", {})
         return ServerJob([sys.executable, "-m", "skytrain", "serve", *self.arguments], None, output)
 
 
 class ChildJob:
     """A child process that ends with the agent, however the agent ends: it gets SIGKILL, and its workers end with it."""
 
-    def __init__(self, command: list[str], joined: JoinedGeneration | None, output: JobOutput | None = None) -> None:
+    def __init__(
+        self,
+        command: list[str],
+        joined: JoinedGeneration | None,
+        output: JobOutput | None = None,
+        secrets: Mapping[str, str] | None = None,
+    ) -> None:
         # In a new session, so that a terminal's Ctrl-C reaches only the agent, which then stops the job in order.
         self._process = subprocess.Popen(
             command,
-            env=child_environment(joined.environment() if joined is not None else {}),
+            env=child_environment(
+                {**(joined.environment() if joined is not None else {}), **secret_variables(secrets or {})}
+            ),
             start_new_session=True,
             preexec_fn=die_with_parent,
             stdout=subprocess.PIPE if output is not None else None,

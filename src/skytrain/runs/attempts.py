@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from ..config import EXIT_CODES, OUTCOMES, SUPERSEDED, SkytrainError
+from ..config import EXIT_CODES, OUTCOMES, SUPERSEDED, SkytrainError, without_secrets
 from ..storage import NotFound, Store, StoreError, StoreUnreachable
 from .reading import DamagedRecord, read_object
 
@@ -166,7 +166,7 @@ def failures_recorded(store: Store, run: str, attempt: int) -> Iterator[None]:
                 cause = Cause(str(error).partition("\n")[0])
                 write_outcome(store.hurried(FAILURE_SECONDS), run, attempt, SUPERSEDED, None, cause)
             raise
-        failure = Failure(str(error) or type(error).__name__, platform.node(), now())
+        failure = Failure(without_secrets(str(error)) or type(error).__name__, platform.node(), now())
         # Other ranks fail later, as a consequence of the first failure: only the first is recorded.
         if not isinstance(error, StoreUnreachable):  # the store has already timed out
             with contextlib.suppress(StoreError):  # the error itself matters more

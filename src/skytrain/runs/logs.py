@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ..config import SkytrainError
+from ..config import SkytrainError, without_secrets
 from ..storage import Store
 from .attempts import attempt_key, attempt_numbers, now, read_attempt
 from .reading import read_lines
@@ -40,7 +40,7 @@ class LoggedReporter:
 
 
 def log_record(text: str) -> dict[str, str]:
-    return {"at": now(), "text": text}
+    return {"at": now(), "text": without_secrets(text)}
 
 
 class _Handler(logging.Handler):

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..aws import CloudWatch, Ec2Instance, Metadata, find_metadata, log_destination, on_ec2
 from ..checkpoints import find_commit, read_manifest
-from ..config import BudgetConfig, SkytrainError, format_seconds
+from ..config import BudgetConfig, SkytrainError, format_seconds, without_secrets
 from ..jobs import JoinedGeneration, Ranks, job_began
 from ..runs import (
     EventFiles,
@@ -229,7 +229,7 @@ def run_services(context: RunContext, attempt: int, host: Host, meter: Meter) ->
         def write(text: str) -> None:
             log.write(log_record(text))
             if cloudwatch is not None:
-                cloudwatch.log(text)
+                cloudwatch.log(without_secrets(text))
 
         tensorboard = stack.enter_context(_tensorboard_folder(store, run, sync))
         seconds = GIVE_UP_SECONDS

@@ -8,6 +8,7 @@ variables {
   region  = "us-east-2"
   project = "demo"
   owner   = "ml-team"
+  secrets = ["skytrain/hf"]
 }
 
 run "default" {

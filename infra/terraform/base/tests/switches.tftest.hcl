@@ -138,7 +138,7 @@ run "long_names" {
   command = plan
 
   variables {
-    region      = "ap-southeast-2"
+    region      = "us-isof-south-1"
     project     = "a-name-of-24-letters-abc"
     bucket_name = "a-bucket-name-as-long-as-s3-takes-which-is-63-characters-abcdef"
     cloudtrail  = true
@@ -150,7 +150,66 @@ run "long_names" {
   }
 
   assert {
-    condition     = length(aws_iam_role.operator.name) <= 64
+    condition = alltrue([
+      for role in [aws_iam_role.operator, aws_iam_role.viewer, aws_iam_role.node, aws_iam_role.prepare, aws_iam_role.serve] :
+      length(role.name) <= 64
+    ])
     error_message = "IAM takes role names of 64 characters."
   }
+}
+
+run "secrets_of_jobs" {
+  command = apply
+
+  variables {
+    secrets             = ["skytrain/hf", "ssm:/skytrain/wandb"]
+    interface_endpoints = true
+  }
+
+  assert {
+    condition = alltrue([
+      for each in jsondecode(aws_iam_policy.node_secrets[0].policy).Statement :
+      each.Resource == ["arn:aws:secretsmanager:us-east-2:123456789012:secret:skytrain/hf-??????"] if each.Sid == "Secrets"
+    ])
+    error_message = "Machines read the listed secrets, each by its whole name."
+  }
+
+  assert {
+    condition = alltrue([
+      for each in jsondecode(aws_iam_policy.node_secrets[0].policy).Statement :
+      each.Resource == ["arn:aws:ssm:us-east-2:123456789012:parameter/skytrain/wandb"] if each.Sid == "Parameters"
+    ])
+    error_message = "Machines read the listed parameters, each by its whole name."
+  }
+
+  assert {
+    condition = (
+      aws_iam_role_policy_attachment.node["secrets"].policy_arn == aws_iam_policy.node_secrets[0].arn &&
+      aws_iam_role_policy_attachment.prepare["secrets"].policy_arn == aws_iam_policy.node_secrets[0].arn &&
+      !contains(keys(aws_iam_role_policy_attachment.serve), "secrets")
+    )
+    error_message = "Machines that train or prepare data read secrets; those that answer strangers do not."
+  }
+
+  assert {
+    condition = alltrue([
+      for each in jsondecode(aws_iam_policy.operator_secrets[0].policy).Statement : each.Action == "secretsmanager:DescribeSecret"
+    ])
+    error_message = "The operator sees that secrets exist, and not their values."
+  }
+
+  assert {
+    condition     = contains(keys(aws_vpc_endpoint.interface), "secretsmanager")
+    error_message = "A closed network needs an endpoint of Secrets Manager."
+  }
+}
+
+run "secrets_have_whole_names" {
+  command = plan
+
+  variables {
+    secrets = ["skytrain/*"]
+  }
+
+  expect_failures = [var.secrets]
 }

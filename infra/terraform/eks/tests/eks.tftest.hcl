@@ -22,7 +22,8 @@ variables {
     endpoints_security_group_id = ""
     node_store_policy_arn       = "arn:aws:iam::123456789012:policy/node_store"
     operator_store_policy_arn   = "arn:aws:iam::123456789012:policy/operator_store"
-    viewer_store_policy_arn     = "arn:aws:iam::123456789012:policy/viewer_store"
+    exports_policy_arn          = "arn:aws:iam::123456789012:policy/exports"
+    secrets_policy_arn          = ""
     read_account_policy_arn     = "arn:aws:iam::123456789012:policy/read_account"
     operator_role_arn           = "arn:aws:iam::123456789012:role/skytrain-demo-us-east-2-operator"
     viewer_role_arn             = "arn:aws:iam::123456789012:role/skytrain-demo-us-east-2-viewer"
@@ -160,9 +161,9 @@ run "default" {
       training-store   = var.base.node_store_policy_arn
       operator-store   = var.base.operator_store_policy_arn
       operator-account = var.base.read_account_policy_arn
-      serving-store    = var.base.viewer_store_policy_arn
+      serving-store    = var.base.exports_policy_arn
     }
-    error_message = "Training writes runs, serving reads, the operator launches and looks at prices: the base's policies and nothing else."
+    error_message = "Training writes runs, serving reads exported models, the operator launches and looks at prices: the base's policies and nothing else."
   }
 
   assert {
@@ -303,5 +304,32 @@ run "no_file_system" {
   assert {
     condition     = length(aws_fsx_lustre_file_system.main) == 0 && !contains(keys(aws_eks_addon.main), "aws-fsx-csi-driver") && output.fsx_file_system_id == null
     error_message = "Without FSx there is neither a file system nor a driver."
+  }
+}
+
+run "long_names" {
+  command = plan
+
+  variables { # the longest names of a project and of a region
+    cloudwatch_observability = true
+    base                     = merge(var.base, { project = "a-name-of-24-letters-abc", region = "us-isof-south-1", secrets_policy_arn = "arn:aws:iam::123456789012:policy/secrets" })
+  }
+
+  assert {
+    condition = alltrue([
+      for role in concat(values(aws_iam_role.pod), values(aws_iam_role.driver), [aws_iam_role.karpenter, aws_iam_role.node, aws_iam_role.cluster]) :
+      length(role.name) <= 64
+    ])
+    error_message = "IAM takes role names of 64 characters."
+  }
+
+  assert {
+    condition     = length(distinct(values(local.role_names))) == length(local.role_names) && length(local.role_names) >= 9
+    error_message = "Two roles cannot have one name."
+  }
+
+  assert {
+    condition     = aws_iam_role_policy_attachment.pod["training-secrets"].policy_arn == var.base.secrets_policy_arn
+    error_message = "Training pods read the project's secrets; no other pods do."
   }
 }

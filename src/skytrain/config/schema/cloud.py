@@ -61,6 +61,11 @@ class CloudConfig:
     python: str = setting(EXECUTION, "Python of the machine image, whose torch is used.")
     python_version: str = setting(EXECUTION, "Version of that Python, for which packages are collected.")
     packages: list[str] = setting(EXECUTION, "Further packages that machines install, for plug-in classes.")
+    secrets: dict[str, str] = setting(
+        EXECUTION,
+        "Environment variables of the job and the secret that each gets, such as {HF_TOKEN: skytrain/hf}: a name of "
+        "Secrets Manager (NAME#KEY of a JSON secret), or ssm:/NAME.",
+    )
     cloudwatch: bool = setting(
         EXECUTION,
         "Machines that `skytrain launch` rents send their logs and metrics to the log group log_groups.nodes.",

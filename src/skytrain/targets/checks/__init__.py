@@ -47,6 +47,13 @@ CHECKS: tuple[Check, ...] = (
     Check("clock", account.clock, AWS, needs=("credentials",), actions=CALLER),
     Check("region", account.region, AWS, needs=("credentials",), actions=("ec2:DescribeRegions",)),
     Check("roles", account.roles, AWS, needs=("credentials",), actions=("iam:GetRole", "iam:GetInstanceProfile")),
+    Check(
+        "secrets",
+        account.secrets,
+        AWS,
+        needs=KNOWN,
+        actions=("secretsmanager:DescribeSecret", "ssm:DescribeParameters"),
+    ),
     Check("encryption", store.encryption, AWS, needs=("credentials", "store"), actions=("s3:GetObject",)),
     Check("plan", offer.plan, AWS),
     Check("capacity block", offer.capacity_block, AWS, needs=KNOWN, actions=("ec2:DescribeCapacityReservations",)),

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from ...aws import Call
+from ...aws import Call, CloudError, find_secret
 from .check import Failed, NotChecked, Preflight
 
 TOLERATED_SKEW_SECONDS = 60.0  # AWS rejects signatures that are five minutes off
@@ -78,6 +78,21 @@ def roles(preflight: Preflight) -> str:
             APPLY,
         )
     return f"{', '.join(names.values())}; machines get {', '.join(carried)}"
+
+
+def secrets(preflight: Preflight) -> str:
+    """Check that the secrets of `cloud.secrets` exist. Their values are not read: only machines may."""
+    places = preflight.config.cloud.secrets
+    if not places:
+        raise NotChecked("cloud.secrets names none")
+    for name, place in sorted(places.items()):
+        try:
+            find_secret(preflight.session, place)
+        except CloudError as error:
+            raise Failed(
+                f"cloud.secrets.{name}={place}: {error.problem}", error.fix, cause=error.cause, link=error.link
+            ) from None
+    return f"{', '.join(sorted(places))}: their secrets exist"
 
 
 def trusts(role: dict[str, Any], service: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from ...aws import AwsSession
+from ...aws import AwsSession, find_secret
 from ...config import Composed, Config, SkytrainError, check_job, plugin_targets
 from ...planning import Plan, timestamp
 from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, launches_of, next_launch, run_name
@@ -89,6 +89,8 @@ def prepare_eks_launch(request: EksRequest, session: Callable[[], AwsSession], *
     if ask:
         cluster = open_cluster(eks, session)
         owner, account = _caller(config, session)
+        for place in config.cloud.secrets.values():
+            find_secret(session(), place)
         earlier = launches_of(store, run)
         _check_alone(earlier, store, cluster, config, run)
         number = next_launch(earlier)

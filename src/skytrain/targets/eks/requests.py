@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from ...aws import SECRET_NAME, SECRET_VALUE
 from ...config import EXIT_CODES, INTERRUPTED, UNCOMMITTED, CloudConfig, EksConfig, SkytrainError, format_seconds
 from ...planning import PlannedOffer, load_catalog, timestamp
 from .kube import KubeObject
@@ -371,12 +370,6 @@ def check_eks_settings(eks: EksConfig) -> None:
         if not DNS_NAME.fullmatch(value):
             raise SkytrainError(
                 f"cloud.eks.{name}={value}: not a valid Kubernetes name\n  use lowercase letters, digits and '-'"
-            )
-    for name, value in eks.environment.items():
-        if SECRET_NAME.search(name) or SECRET_VALUE.search(value):
-            raise SkytrainError(
-                f"cloud.eks.environment.{name} looks like a secret: everyone who may read the job would see it\n"
-                "  let the pods' role read it from AWS Secrets Manager"
             )
 
 

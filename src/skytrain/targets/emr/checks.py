@@ -133,7 +133,7 @@ def _serverless_quota(preflight: Preflight) -> str:
 
 KNOWN = ("credentials", "region")
 ACCOUNT = (
-    "store", "account", "credentials", "clock", "region", "encryption", "subnets", "route to S3", "security group",
+    "store", "account", "credentials", "clock", "region", "secrets", "encryption", "subnets", "route to S3", "security group",
 )  # fmt: skip
 OWN: tuple[Check, ...] = (
     Check(name="role", run=role, group="AWS", needs=("credentials",), actions=("iam:GetRole",)),

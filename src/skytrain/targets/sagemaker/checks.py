@@ -120,7 +120,7 @@ def _training_types() -> list[str]:
 
 QUOTA_ACTIONS = ("servicequotas:ListServiceQuotas", "servicequotas:ListAWSDefaultServiceQuotas")
 ACCOUNT = (
-    "store", "account", "credentials", "clock", "region", "encryption", "plan", "subnets", "route to S3", "security group",
+    "store", "account", "credentials", "clock", "region", "secrets", "encryption", "plan", "subnets", "route to S3", "security group",
 )  # fmt: skip
 OWN: tuple[Check, ...] = (
     Check(name="role", run=role, group="AWS", needs=("credentials",), actions=("iam:GetRole",)),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from ...aws import SECRET_NAME, SECRET_VALUE, Call, Tags
+from ...aws import Call, Tags
 from ...config import CloudConfig, SageMakerConfig, SkytrainError, format_seconds
 from ...planning import PlannedOffer, load_catalog
 from ..jobs import scheduler_job_name
@@ -185,12 +185,6 @@ def check_settings(wanted: SageMakerConfig, offer: PlannedOffer) -> None:
         raise SkytrainError(
             f"cloud.sagemaker.wait={format_seconds(wanted.wait)}: a job waits for machines for at most 28 days\n  lower it"
         )
-    for name, value in wanted.environment.items():
-        if SECRET_NAME.search(name) or SECRET_VALUE.search(value):
-            raise SkytrainError(
-                f"cloud.sagemaker.environment.{name} looks like a secret: everyone who may describe the job would read it\n"
-                "  let the container's role read it from AWS Secrets Manager"
-            )
 
 
 def _channel(name: str, url: str) -> dict[str, Any]:

@@ -139,3 +139,18 @@ override_resource {
   target = aws_iam_policy.operator_serve
   values = { arn = "arn:aws:iam::123456789012:policy/operator_serve" }
 }
+
+override_resource {
+  target = aws_iam_policy.node_secrets
+  values = { arn = "arn:aws:iam::123456789012:policy/node_secrets" }
+}
+
+override_resource {
+  target = aws_iam_policy.operator_secrets
+  values = { arn = "arn:aws:iam::123456789012:policy/operator_secrets" }
+}
+
+override_resource {
+  target = aws_iam_policy.exports
+  values = { arn = "arn:aws:iam::123456789012:policy/exports" }
+}
