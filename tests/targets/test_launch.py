@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import skytrain
 from skytrain.aws import AwsSession, Call, CloudError, remove_all
 from skytrain.config import Composed, Config, SkytrainError, compose, source_hash
 from skytrain.corpus import InputFile
@@ -24,6 +26,7 @@ from skytrain.planning.plan_file import PlannedCode
 from skytrain.runs import (
     DamagedRecord,
     LaunchedGroup,
+    LaunchOrigin,
     LaunchRecord,
     Silent,
     create_launch,
@@ -34,6 +37,7 @@ from skytrain.runs import (
     started_key,
     stopped_key,
     supersede_launch,
+    user_name,
 )
 from skytrain.storage import StoreUnreachable, open_store
 from skytrain.targets import (
@@ -217,6 +221,21 @@ def test_a_launch_starts_the_first_offer_and_gives_everything_back(
     Ec2Machines(ground.session, ready.store, record, "i-1", lambda _: None).delete_groups()  # a second node
     ec2 = ground.session.client("ec2")
     assert groups_of(ground) == {} and ec2.describe_launch_templates()["LaunchTemplates"] == []
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_launch_records_who_launched_from_where_and_with_what(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    record = ready.record
+    caller = ground.session.client("sts").get_caller_identity()["Arn"]
+    assert record.origin == LaunchOrigin(caller, user_name(), platform.node(), skytrain.__version__)
+    before = {name: value for name, value in asdict(record).items() if name != "origin"}
+    ready.store.write(f"runs/{RUN}/launches/00009.json", json.dumps(before).encode())
+    assert read_launch(ready.store, RUN, "00009") == replace(record, origin=None), "of the version before"
+    agent = ground.session.client("ec2").meta.config.user_agent_extra
+    assert agent == f"skytrain/{skytrain.__version__}", "CloudTrail shows it with every request"
 
 
 @pytest.mark.usefixtures("without_packages")

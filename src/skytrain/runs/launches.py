@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from .. import __version__
 from ..config import SkytrainError, build
 from ..storage import Store
 from .meter import boot_clock
 from .reading import DamagedRecord, read_object
+from .stopping import user_name
 
 DEFAULT_TARGET = "ec2"  # of a record that names none, and of an account without cloud.target
 NEVER = datetime(9000, 1, 1, tzinfo=UTC)
@@ -47,6 +50,21 @@ class LaunchId:
 
 
 @dataclass(frozen=True)
+class LaunchOrigin:
+    """Who launched, from where and with what: for people who look into a launch later. CloudTrail has the same caller."""
+
+    caller: str  # ARN of the caller in AWS; "" if AWS was not asked
+    user: str
+    host: str
+    version: str  # of Skytrain
+
+
+def launch_origin(caller: str = "") -> LaunchOrigin:
+    """Return the origin of a launch from this process."""
+    return LaunchOrigin(caller=caller, user=user_name(), host=platform.node(), version=__version__)
+
+
+@dataclass(frozen=True)
 class LaunchRecord:
     """A launch of a run. The groups are in the plan's order: the first starts, the others wait at zero.
 
@@ -70,6 +88,7 @@ class LaunchRecord:
     after: LaunchId | None = None  # all groups wait at zero until this launch, a smoke run, has succeeded
     then: LaunchId | None = None  # this launch is a smoke run, whose last act starts or removes that one
     target: str = DEFAULT_TARGET  # the value of cloud.target; each group of another than ec2 is a job there
+    origin: LaunchOrigin | None = None  # None: launched by a version that recorded none
 
     @property
     def over_at(self) -> datetime:
@@ -240,7 +259,7 @@ def read_launch(store: Store, run: str, launch: str) -> LaunchRecord:
     key = launch_key(run, launch)
     fields: Any = read_object(store, key)
     try:
-        record: LaunchRecord = build(LaunchRecord, fields)
+        record: LaunchRecord = build(LaunchRecord, {"origin": None, **fields})
         if not record.groups:
             raise ValueError("it has no groups")
     except ValueError as error:

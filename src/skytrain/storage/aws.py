@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
+from .. import __version__
 from ..config import (
     MissingExtra,
     StoreConfig,
@@ -64,7 +65,8 @@ def aws_client_config() -> Any:
     from botocore.config import Config
 
     retries = {"mode": "adaptive", "total_max_attempts": CALL_ATTEMPTS}
-    return Config(retries=retries, connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS)
+    named = f"skytrain/{__version__}"  # CloudTrail shows it with every request
+    return Config(retries=retries, connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS, user_agent_extra=named)
 
 
 def register_fsspec(config: StoreConfig | None = None) -> None:

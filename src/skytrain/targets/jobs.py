@@ -24,7 +24,7 @@ from ..planning import (
     prepare_plan,
     timestamp,
 )
-from ..runs import DEFAULT_TARGET, LaunchedGroup, LaunchId, LaunchRecord, run_name
+from ..runs import DEFAULT_TARGET, LaunchedGroup, LaunchId, LaunchRecord, launch_origin, run_name
 from ..tuning import sweep_name
 
 JOB_NAME_LENGTH = 63  # of a training job, an application and a cluster
@@ -160,6 +160,7 @@ def launch_record(
         words=list(composed.overrides),
         groups=list(groups),
         target=cloud.target or DEFAULT_TARGET,
+        origin=launch_origin(session.identity.arn if session is not None else ""),
     )
     if session is None:
         return record

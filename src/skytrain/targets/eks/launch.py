@@ -10,7 +10,16 @@ from datetime import UTC, datetime
 from ...aws import AwsSession, find_secret
 from ...config import Composed, Config, SkytrainError, check_job, plugin_targets
 from ...planning import Plan, timestamp
-from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, launches_of, next_launch, run_name
+from ...runs import (
+    LaunchedGroup,
+    LaunchId,
+    LaunchRecord,
+    Reporter,
+    launch_origin,
+    launches_of,
+    next_launch,
+    run_name,
+)
 from ...storage import Store, open_store
 from ..jobs import launch_record, node_command
 from ..lifecycle import Advance, LaunchSteps, run_launch
@@ -86,9 +95,10 @@ def prepare_eks_launch(request: EksRequest, session: Callable[[], AwsSession], *
     store = open_store(config.store)
     owner = config.cloud.owner or "unknown"
     account = config.cloud.account or ""
+    caller = ""
     if ask:
         cluster = open_cluster(eks, session)
-        owner, account = _caller(config, session)
+        owner, account, caller = _caller(config, session)
         for place in config.cloud.secrets.values():
             find_secret(session(), place)
         earlier = launches_of(store, run)
@@ -98,7 +108,9 @@ def prepare_eks_launch(request: EksRequest, session: Callable[[], AwsSession], *
     if ask:
         most = seconds_affordable(config, store, run, usd * job.size.nodes if usd is not None else None)
         job = replace(job, run_seconds=min(job.run_seconds, most))
-    record = replace(_record(composed, plan, job, usd), account=account, launched_by=owner)
+    record = replace(
+        _record(composed, plan, job, usd), account=account, launched_by=owner, origin=launch_origin(caller)
+    )
     launch = EksLaunch(run=run, plan=plan, record=record, store=store, job=job, usd_per_hour_each=usd, cluster=cluster)
     if cluster is not None:
         check_quota(cluster, config.cloud, job.size.nodes * job.size.gpus)
@@ -171,12 +183,12 @@ def wait_for_pods(launch: EksLaunch, tell: Callable[[str], None]) -> None:
         tell_once(job.name, None if present.facts["pods"] else present.reason)
 
 
-def _caller(config: Config, session: Callable[[], AwsSession]) -> tuple[str, str]:
-    """Return who launches, in which account. A cluster that is reached by a kubeconfig needs no credentials of AWS."""
+def _caller(config: Config, session: Callable[[], AwsSession]) -> tuple[str, str, str]:
+    """Return who launches, in which account, and the caller's ARN. A cluster that is reached by a kubeconfig needs no credentials of AWS."""
     if config.cloud.eks.cluster is None:
-        return config.cloud.owner or "unknown", config.cloud.account or ""
+        return config.cloud.owner or "unknown", config.cloud.account or "", ""
     identity = session().identity
-    return config.cloud.owner or identity.name, identity.account
+    return config.cloud.owner or identity.name, identity.account, identity.arn
 
 
 def _check_plugins(composed: Composed) -> None:
