@@ -10,16 +10,17 @@ from __future__ import annotations
 import pytest
 
 from skytrain.checkpoints.commits import committed_steps
+from skytrain.runs import launches_of
 from tests.simulation.schedules import random_world, stop
 from tests.simulation.world import RUN, Chaos, World
 
 FATES = ("lost", "unanswered", "late", "slow", "lose", "freeze")
 
 
-def finish(world: World) -> None:
+def finish(world: World, *, disturbed: bool = False) -> None:
     """Launch the run, let it end, and check what must hold."""
     with world.patched():
-        world.launch()
+        world.launch(disturbed=disturbed)
         world.engine.run(lambda: world.engine.now > world.events_until and bool(world.over) and world.quiet(), 5 * 3600)
         text = "\n".join(world.log[-60:])
         assert world.quiet(), f"machines are left\n{text}"
@@ -68,6 +69,20 @@ def test_each_single_fault_at_each_request_breaks_no_promise_and_loses_no_step(f
             finish(world)
             assert world.over and world.over[0][1] == 0, f"the run did not end well\n{world.log[-40:]}"
             assert committed_steps(world.store, RUN)[-1] == world.steps
+        except AssertionError as error:
+            raise AssertionError(f"{fate} at request {number}: {error}") from None
+
+
+@pytest.mark.parametrize("fate", ["lost", "unanswered", "late", "slow"])
+def test_each_single_fault_at_each_request_to_aws_leaves_nothing_rented(fate: str):
+    undisturbed = World(7, steps=6, save_every=2)
+    finish(undisturbed)
+    for number in range(1, undisturbed.cloud.requests + 1):
+        world = World(7, steps=6, save_every=2, chaos=Chaos(planned_cloud={number: fate}))
+        try:
+            finish(world, disturbed=True)
+            failed = launches_of(world.store, RUN)[0].failed
+            assert failed or world.over[0].exit_code == 0, f"the run did not end well\n{world.log[-40:]}"
         except AssertionError as error:
             raise AssertionError(f"{fate} at request {number}: {error}") from None
 

@@ -160,10 +160,17 @@ class World:
 
     # The launch.
 
-    def launch(self) -> None:
+    def launch(self, *, disturbed: bool = False) -> None:
         """Launch the run from a laptop that then goes away."""
-        with self.undisturbed():
-            laptop = self.engine.spawn("laptop", lambda: laptops.launch(self))
+
+        def work() -> None:
+            try:
+                laptops.launch(self)
+            except SkytrainError as error:
+                self.say(f"launch: {str(error).splitlines()[0]}")
+
+        with contextlib.nullcontext() if disturbed else self.undisturbed():
+            laptop = self.engine.spawn("laptop", work)
             self.engine.run(lambda: laptop.ended, 600)
         for group in self.cloud.groups.values():
             if group.desired:
