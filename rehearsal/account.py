@@ -119,6 +119,9 @@ class _Quiet(MotoRequestHandler):
     def log_request(self, *_: object) -> None:
         return
 
+    def log_error(self, *_: object) -> None:  # connections that the rehearsal closes
+        return
+
 
 class _Directed:
     """A boto3 session whose clients all speak to one endpoint."""

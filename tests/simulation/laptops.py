@@ -110,6 +110,7 @@ def follow(world: World, record: LaunchRecord) -> None:
         except SkytrainError as error:
             world.say(f"terminal of {record.id}: {str(error).splitlines()[0]}")
         world.engine.sleep(LOOK_SECONDS)
+    limits.count_launches(world.cloud, world.store.patient(600.0), [record], world.say)  # type: ignore[arg-type]
 
 
 def end_machines(world: World) -> None:

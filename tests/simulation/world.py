@@ -325,7 +325,7 @@ class World:
                 (count.seconds for key, count in counts.items() if key.startswith(f"{machine.id} ")), default=0.0
             )
             billed = machine.billed_seconds
-            if counted == MINIMUM_SECONDS and machine.ended is not None and self.engine.now - machine.ended > 3600:
+            if not machine.end_described:
                 continue  # nobody asked EC2 within the hour in which it describes an ended machine
             assert counted > billed - 1.0, f"{machine.id}: billed {billed:.0f} s, counted {counted:.0f} s\n{text}"
             most = billed + max(MOST_SECONDS_ABOVE, 0.02 * billed)
@@ -729,13 +729,16 @@ class SimulatedCloud:
         groups = filters.get("tag:aws:autoscaling:groupName")
         states = filters.get("instance-state-name")
         names = parameters.get("InstanceIds")
-        instances = [
-            machine.described()
+        listed = [
+            machine
             for machine in self.world.machines.values()
             if (machine.ended is None or self.world.engine.now - machine.ended < 3600)
             and (groups is None or machine.group.name in groups)
             and (names is None or machine.id in names)
         ]
+        for machine in listed:
+            machine.end_described = machine.end_described or machine.ended is not None
+        instances = [machine.described() for machine in listed]
         chosen = [each for each in instances if states is None or each["State"]["Name"] in states]
         return {
             "Reservations": [{"Instances": chosen}],
@@ -820,6 +823,7 @@ class Machine:
         self.ended: float | None = None
         self.waits = group.has_hook
         self.hook_at = self.launched
+        self.end_described = False  # EC2 has told somebody that it has ended
         self.proven: float | None = None  # when its hook was completed
         self.noticed: Notice | None = None
         self.agent: NodeAgent | None = None

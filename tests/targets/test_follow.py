@@ -11,12 +11,12 @@ from skytrain.cli.screen import follow_launch
 from skytrain.config import compose
 from skytrain.jobs import generation_key
 from skytrain.report import view_line, view_rows
-from skytrain.runs import LaunchRecord, Silent, launches_of
+from skytrain.runs import LaunchRecord, Silent, launches_of, read_spend
 from skytrain.runs.launches import launch_key
 from skytrain.storage import Store
 from skytrain.targets import RunFollower, RunView, follow as following
 from skytrain.targets.ec2.launch import start_launch
-from skytrain.targets.ec2.machines import LaunchKeeper
+from skytrain.targets.ec2.machines import LaunchKeeper, set_size
 
 from .conftest import StubbedSession
 from .ground import Ground
@@ -113,6 +113,24 @@ def test_a_launch_whose_machines_have_all_failed_to_boot_ends_the_view(launched:
     ended = follower.end_of(view)
     assert ended is not None and ended.exit_code == 12
     assert "1 failed to boot, see" in ended.reason and "boot-failures" in ended.reason
+
+
+def test_when_the_view_ends_the_last_machines_are_counted_while_ec2_knows_them(launched: Launched) -> None:
+    follower, screen = launched.follower(), Screen()
+    end(launched.store, launched.record.id, 0)
+    for group in launched.record.groups:
+        launched.ground.session.perform(set_size(group, 0))
+    assert follower.follow(screen).exit_code == 0
+    [count] = read_spend(launched.store, RUN).counts.values()
+    assert count.seconds >= 60
+
+
+class Screen:
+    def show(self, view: RunView) -> None:
+        return
+
+    def note(self, text: str) -> None:
+        raise AssertionError(text)
 
 
 def test_after_the_kill_time_the_view_ends(launched: Launched) -> None:

@@ -85,6 +85,8 @@ class RunFollower:
                 view = self.look()
                 screen.show(view)
                 if (end := self.end_of(view)) is not None:
+                    self._count_at = 0.0  # nobody may ask about the last machines while EC2 still knows them
+                    self._count_machines(screen.note)
                     return end
                 if (tried := self._try_next_offer() if self._try_next_offer else None) is not None:
                     screen.note(tried)
