@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -92,14 +93,14 @@ def account(address: str, prices: Mapping[tuple[str, str], float]) -> Iterator[A
 
     def one_at_a_time(environ: dict[str, Any], start: Callable[..., Any]) -> Any:
         if made.unreachable:
-            environ["werkzeug.socket"].close()
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionError("the connection is closed without an answer")
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         environ["wsgi.input"] = io.BytesIO(body)
         with made.lock:
             answer = application(environ, start)
         if made.unanswered and f"Action={made.unanswered}&".encode() in body + b"&":
-            environ["werkzeug.socket"].close()
+            environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
             raise ConnectionError("the connection is closed without an answer")
         return answer
 
