@@ -13,6 +13,7 @@ from skytrain.cli import branch_launch
 from skytrain.config import compose
 from skytrain.runs import launches_of
 from skytrain.targets import limits as launch_limits, plans as planning
+from tests.support.token_manifests import store_manifests
 
 from .conftest import StubbedSession
 from .ground import Ground
@@ -36,6 +37,8 @@ def typed(tmp_path: Path, ground: Ground, stubbed: StubbedSession, monkeypatch: 
     monkeypatch.setattr(planning, "fallbacks", lambda choice, offers: [])
     typed = Typed(tmp_path, ground, monkeypatch)
     (tmp_path / "domains.yaml").write_text(DOMAINS)
+    for name in ("code", "law"):
+        store_manifests(typed.store, compose(["recipe=gpt2-124m-openwebtext", f"data.name={name}"]).config)
     monkeypatch.setattr(branch_launch, "compose_overrides", lambda words, folders, seed: compose(words, folders))
     return typed
 

@@ -29,6 +29,7 @@ from skytrain.targets.eks.kube import PLURALS, EksToken, KubeCluster, KubeError,
 from skytrain.targets.eks.requests import offer_size
 from tests.support.kubernetes import NAMESPACES, TOKEN, LocalCluster, local_cluster, write_kubeconfig
 from tests.support.settings import CLOUD_DEFAULTS
+from tests.support.token_manifests import store_manifests
 
 from .conftest import StubbedSession, record_spend, use_store
 from .plans import offer, plan
@@ -54,6 +55,7 @@ class TypedEks:
         monkeypatch.chdir(folder)
         self.folder, self.cluster, self._monkeypatch = folder, cluster, monkeypatch
         self.store = open_store(str(folder / "objects"))
+        store_manifests(self.store, compose(WORDS).config)
         use_store(monkeypatch, lambda: self.store)
         monkeypatch.setattr("skytrain.targets.eks.kube.OUTAGE.__class__.wait_seconds", lambda *_: 0.0)
         write_kubeconfig(folder / "kubeconfig", cluster)
@@ -111,7 +113,7 @@ def test_a_job_from_its_objects_to_its_end(typed: TypedEks, capsys: pytest.Captu
     assert typed.launch("--dry-run") == 0
     shown = list(yaml.safe_load_all(capsys.readouterr().out))
     assert [each["kind"] for each in shown] == ["ConfigMap", "Service", "Job"]
-    assert cluster.requests == [] and typed.store.list("") == []
+    assert cluster.requests == [] and typed.store.list("runs") == []
 
     assert typed.launch("--yes") == 0
     said = capsys.readouterr().out
@@ -256,7 +258,7 @@ def test_a_quota_of_gpus_is_told_before_the_launch_and_if_it_stops_pods_later(
     assert (
         "the run needs 8 GPUs; namespace skytrain-training may have 16, and 9 are used (ResourceQuota limits)" in said
     )
-    assert not typed.cluster.all("jobs") and typed.store.list("") == []
+    assert not typed.cluster.all("jobs") and typed.store.list("runs") == []
 
     typed.put_job()
     for pod in typed.cluster.pods():
@@ -373,7 +375,7 @@ def test_what_the_cluster_refuses_is_told_before_anything_is_created(
         setattr(typed.cluster.faults, fault, value)
     assert typed.launch("--yes") == code
     assert said in capsys.readouterr().err
-    assert not typed.cluster.objects and typed.store.list("") == []
+    assert not typed.cluster.objects and typed.store.list("runs") == []
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from skytrain.storage import open_store
 from skytrain.targets import bundle as bundles
 from skytrain.targets.bundle import config_files, packed
 from skytrain.targets.ec2.target import Ec2Launcher
+from tests.support.token_manifests import store_manifests
 
 from .conftest import StubbedSession, use_session, use_store
 from .ground import Ground
@@ -58,6 +59,7 @@ class Typed:
         self.folder, self._monkeypatch = folder, monkeypatch
         self.store, code = open_store(str(folder / "objects")), PlannedCode("0", source_hash())
         use_store(monkeypatch, lambda: self.store)
+        store_manifests(self.store, compose(WORDS).config)
         use_session(monkeypatch, ground.open)
         monkeypatch.setattr(bundles, "fetch_wheels", lambda folder, requirements, image: None)
         made = plan(offer("g5.xlarge", 1))
@@ -107,12 +109,12 @@ def test_a_dry_run_prints_the_requests_and_yes_makes_them(
         "PutScheduledUpdateGroupAction",
         "SetDesiredCapacity",
     ]
-    assert groups(ground) == [] and typed.store.list("") == []
+    assert groups(ground) == [] and typed.store.list("runs") == []
     started = node_config(shown[0], typed.folder)
     assert (started.run, started.cloud.target, started.store.root) == ("gpt2-typed", "ec2", "s3://bucket/demo")
     assert (started.budget.usd, started.trainer) == (40, compose(WORDS).config.trainer)
     assert typed("--plan", "plan.json", "cloud=ec2") == 2  # no terminal to ask in
-    assert groups(ground) == [] and typed.store.list("") == []
+    assert groups(ground) == [] and typed.store.list("runs") == []
     capsys.readouterr()
     assert typed("--plan", "plan.json", "cloud=ec2", "--yes") == 0
     said = capsys.readouterr().out
@@ -155,6 +157,7 @@ def test_a_sweep_is_launched_on_machines_of_its_own_that_share_it(
     quotas(stubbed, *([(G_SPOT, 96.0), (G_ON_DEMAND, 96.0)] * 8))
     typed = Typed(tmp_path, ground, monkeypatch)
     words = ["tune", "recipe=tune-hw5", "cloud=ec2", "tune.machines=2", "tune.name=hw", "budget.usd=40"]
+    store_manifests(typed.store, compose(words[1:2]).config)
     assert typed(*words, "--dry-run") == 0
     shown = json.loads(capsys.readouterr().out)
     scripts = [
@@ -168,7 +171,7 @@ def test_a_sweep_is_launched_on_machines_of_its_own_that_share_it(
         assert own and all(
             word in line for line in own for word in ('"--job" "tune"', "tune.name=hw", "tune.parallel=1")
         )
-    assert groups(ground) == [] and typed.store.list("") == []
+    assert groups(ground) == [] and typed.store.list("runs") == []
     assert typed(*words, "--yes") == 0
     said = capsys.readouterr().out
     assert "2 x g5.xlarge" in said and "kept for the final run" in said and "skytrain status hw cloud=ec2" in said
@@ -207,7 +210,7 @@ def test_what_cannot_work_is_refused_before_anything_is_created(
     for problem, words in REFUSED.items():
         assert typed(*words) == 2
         assert problem in capsys.readouterr().err
-    assert groups(ground) == [] and typed.store.list("") == []
+    assert groups(ground) == [] and typed.store.list("runs") == []
 
 
 def test_a_dry_run_that_plans_again_leaves_the_plan_as_it_is(typed: Typed, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,11 +17,13 @@ from moto.sagemaker.responses import SageMakerResponse
 from skytrain.aws import Call, CloudError, PushedImage, record_image
 from skytrain.cli import screen
 from skytrain.cli.main import main
+from skytrain.config import compose
 from skytrain.planning import save_catalog
 from skytrain.planning.catalog import Price, packaged_catalog
 from skytrain.runs import launches_of
 from skytrain.storage import open_store
 from skytrain.targets.sagemaker.jobs import LOG_GROUP, on_demand_usd
+from tests.support.token_manifests import store_manifests
 
 from .conftest import StubbedSession, record_spend
 from .ground import Ground
@@ -201,7 +203,7 @@ def test_a_training_job_from_its_request_to_its_end(
     assert typed.launch("--dry-run") == 0
     [shown] = json.loads(capsys.readouterr().out)
     assert shown["operation"] == "CreateTrainingJob" and shown["parameters"]["TrainingJobName"] == JOB
-    assert not typed.jobs and typed.store.list("") == []
+    assert not typed.jobs and typed.store.list("runs") == []
     capsys.readouterr()
 
     assert typed.launch("--yes") == 0
@@ -277,7 +279,7 @@ def test_what_cannot_work_is_refused_before_anything_is_created(
     assert "the role demo-node does not trust sagemaker.amazonaws.com" in capsys.readouterr().err
     assert typed("launch", "prepare", "cloud=sagemaker") == 2
     assert typed.launch("--smoke", "20M") == 2
-    assert not typed.jobs and typed.store.list("") == []
+    assert not typed.jobs and typed.store.list("runs") == []
 
 
 def test_a_job_whose_creation_failed_is_stopped_if_it_exists_and_its_launch_counts_as_failed(
@@ -310,6 +312,7 @@ def test_a_job_of_the_same_run_in_another_store_keeps_its_name_and_is_never_stop
     assert typed.launch("--yes", "--no-follow") == 0
     typed.jobs[JOB].training_job_status = "InProgress"
     typed.store = open_store(str(typed.folder / "other"))
+    store_manifests(typed.store, compose().config)
     assert typed.launch("--yes", "--no-follow") == 0
     assert [record.id for record in launches_of(typed.store, "gpt2-typed")] == ["00002"]
 
@@ -323,6 +326,7 @@ def test_a_job_of_the_same_run_in_another_store_keeps_its_name_and_is_never_stop
     perform = typed.session.perform
     monkeypatch.setattr(typed.session, "perform", taken)
     typed.store = open_store(str(typed.folder / "third"))
+    store_manifests(typed.store, compose().config)
     assert typed.launch("--yes", "--no-follow") == 3
     assert typed.jobs[JOB].training_job_status == "InProgress"
 

@@ -20,7 +20,12 @@ from .image_lock import (
     write_lock as write_lock,
 )
 from .machine_images import PLAIN_PYTHON as PLAIN_PYTHON, MachineImage as MachineImage, find_image as find_image
-from .market import offered_zones as offered_zones, quoted as quoted, spot_prices as spot_prices
+from .market import (
+    offered_zones as offered_zones,
+    quoted as quoted,
+    quoted_by_plan as quoted_by_plan,
+    spot_prices as spot_prices,
+)
 from .metadata import (
     Ec2Instance as Ec2Instance,
     Metadata as Metadata,
@@ -33,6 +38,14 @@ from .outputs import (
     cloud_files as cloud_files,
     read_outputs as read_outputs,
     terraform_outputs as terraform_outputs,
+)
+from .preview import (
+    PREVIEW_NOTE as PREVIEW_NOTE,
+    PreviewSession as PreviewSession,
+    account_folders as account_folders,
+    is_preview as is_preview,
+    preview_container as preview_container,
+    preview_image as preview_image,
 )
 from .registry import tag_digest as tag_digest
 from .removal import (

@@ -52,6 +52,18 @@ def quoted(plan: Plan, session: AwsSession, zones: Iterable[str], now: datetime)
     return replace(plan, offers=[offer for offer in offers if offer.zones])
 
 
+def quoted_by_plan(plan: Plan, zones: Iterable[str]) -> Plan:
+    """Return the plan with its own prices in each of these zones: AWS is not asked."""
+    ours = sorted(zones)
+    return replace(
+        plan,
+        offers=[
+            replace(offer, zones=[ZonePrice(zone, min(offer.usd_per_hour_each), plan.made_at) for zone in ours])
+            for offer in plan.offers
+        ],
+    )
+
+
 def _zone_prices(offer: PlannedOffer, session: AwsSession, zones: list[str], now: datetime) -> list[ZonePrice]:
     sold = [zone for zone in offered_zones(session, offer.instance_type) if zone in zones]
     if offer.market == "spot":

@@ -57,7 +57,7 @@ def doctor(
 
     findings = []
     group = ""
-    for finding in pipeline(compose_cloud(overrides, config_dir).config, plan):
+    for finding in pipeline(compose_cloud(overrides, config_dir).config, plan, config_dir or []):
         if not as_json:
             if finding.group != group:
                 print(("\n" if group else "") + finding.group)

@@ -16,7 +16,7 @@ from .screen import follow_launch, follow_run, print_next
 
 if TYPE_CHECKING:
     from ..planning import JobKind
-    from ..targets import Finding, LaunchRequest, ReadyJob, RunEnd, RunFollower
+    from ..targets import Finding, ReadyJob, RunEnd, RunFollower
 
 JOB = "skytrain.job"
 JOBS: tuple[JobKind, ...] = ("train", "prepare", "tune")  # endpoints: `skytrain serve --target ec2`
@@ -117,13 +117,14 @@ def launch(
       skytrain launch train recipe=llama-3.1-8b-p4d cloud=sagemaker --instance p4d.24xlarge --nodes 1
       skytrain launch train --plan plan.json cloud=eks cloud.eks.cluster=training cloud.eks.image=$IMAGE --dry-run
     """
-    from ..targets import LaunchRequest
+    from ..aws import account_folders
+    from ..targets import LaunchRequest, prepare_job
 
-    folders = config_dir or []
+    folders = account_folders(config_dir or []) if dry_run else config_dir or []
     watch = sys.stdout.isatty() if follow is None else follow
     only = {"instance": instance, "nodes": nodes, "market": market}
     keep = seconds_of("--keep-on-failure", keep_on_failure)
-    job = _prepared(
+    job = prepare_job(
         LaunchRequest(
             job=context.meta[JOB],
             overrides=overrides or [],
@@ -148,15 +149,6 @@ def launch(
         print("--follow: this job cannot be watched from here; the commands below show it", file=sys.stderr)
     print("Next:")
     print_next(job.name, job.next_arguments, options=job.next_options)
-
-
-def _prepared(request: LaunchRequest) -> ReadyJob:
-    from ..targets import check_request, find_target
-
-    cloud_settings = [setting for setting in request.overrides if setting.startswith("cloud")]
-    target = find_target(request.compose(cloud_settings).config.cloud.target)
-    check_request(target, request)
-    return target.prepare(request)
 
 
 def _describe(job: ReadyJob, out: TextIO) -> None:

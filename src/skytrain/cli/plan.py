@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -145,12 +146,15 @@ def plan(
       skytrain plan recipe=gpt2-124m-pile cloud=eks
       skytrain plan prepare --documents 5M --bytes 15GB --region us-east-2
     """
+    from ..aws import account_folders
     from ..pipelines.plan import measure_here
     from ..planning import EC2, PlanRequest
     from ..targets import Trials as TrialsWanted, compose_plan, find_seller, plan_run, plan_tokens, target_of
     from .console import reporter
 
     settings = list(overrides or [])
+    if any(word.startswith("cloud=") for word in settings):
+        config_dir = account_folders(config_dir or [])
     if context.meta[WHAT] == "prepare":
         given = (documents, text_bytes)
         return _plan_corpus(compose_overrides(settings, config_dir).config, region, _hours(deadline), given, as_json)
@@ -229,10 +233,13 @@ def _hours(deadline: str | None) -> float | None:
 
 
 def _print_offers(config: Config, planned: Planned, request: PlanRequest, rows: int) -> None:
+    from ..aws import PREVIEW_NOTE, is_preview
     from ..planning import load_catalog
     from ..report import offers_legend, offers_table, prices_note, run_lines, sellers_note
     from ..targets import sellers
 
+    if is_preview(config.cloud):
+        print(PREVIEW_NOTE, file=sys.stderr)
     for line in run_lines(config):
         print(line)
     shown = planned.offers[:rows]

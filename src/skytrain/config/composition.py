@@ -25,6 +25,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from .checks import check
 from .errors import ConfigError, SkytrainError, nearest
 from .group_files import GROUPS_MODULE, with_left_out
+from .other_tools import advice
 from .schema import Config, flatten
 from .secrets import check_settings
 from .typed import build, is_text
@@ -53,6 +54,7 @@ GROUPS = (
 # Arguments of a plugged-in class, which checks them itself, and names of tasks and of secrets.
 FREE_KEYS = ("model.args", "data.source", "evaluation.data", "cloud.secrets")
 OWN_SOURCES = "skytrain."  # built-in sources list all their keys in their files, so an unknown key is a typo
+RECIPE = "recipe/"
 COMMAND_LINE = "command line"
 ALTERNATIVES = {
     "trainer.steps": "trainer.tokens",
@@ -170,6 +172,7 @@ def _read_files(lines: tuple[str, ...], folders: tuple[Path, ...]) -> tuple[Dict
         try:
             # As hydra.compose does, but each file is read once, and Hydra's own settings are left out.
             parsed, repository = loader._parse_overrides_and_create_caching_repo("config", [*lines, searchpath])
+            _make_recipes_global(repository)
             listed = create_defaults_list(repository, "config", parsed, prepend_hydra=False, skip_missing=False)
             tree = loader._compose_config_from_defaults_list(defaults=listed.defaults, repo=repository)
         except HydraException as error:
@@ -192,6 +195,19 @@ def _read_files(lines: tuple[str, ...], folders: tuple[Path, ...]) -> tuple[Dict
     OmegaConf.set_struct(tree, False)
     assert isinstance(tree, DictConfig)
     return tree, origins
+
+
+def _make_recipes_global(repository: Any) -> None:
+    """Let a recipe set anything, also without Hydra's header `# @package _global_`."""
+    load = repository.load_config
+
+    def load_global(config_path: str) -> Any:
+        result = load(config_path)
+        if result is not None and config_path.startswith(RECIPE) and not result.header.get("package"):
+            result.header["package"] = "_global_"
+        return result
+
+    repository.load_config = load_global
 
 
 def _replaced(leaves: Mapping[str, Any]) -> list[str]:
@@ -229,7 +245,8 @@ def _bad_choice(loader: Any, choices: list[Override], error: Exception, folders:
     if missing == "cloud/aws":
         return SkytrainError(
             f"{' '.join(str(choice.input_line) for choice in choices if choice.key_or_group == 'cloud')} needs an AWS account: "
-            "there is no cloud/aws.yaml in this folder\n  `skytrain cloud init` writes it (docs/aws.md)"
+            "there is no cloud/aws.yaml in this folder\n  `skytrain cloud init` writes it (docs/aws.md); "
+            "`launch --dry-run` and `plan` work without one"
         )
     return SkytrainError(f"the configuration cannot be composed: {str(error).splitlines()[0]}")
 
@@ -242,7 +259,7 @@ def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> Non
         groups = [name for name in tree if isinstance(name, str)]
         same_name = [leaf for leaf in leaves if leaf.rpartition(".")[2] == key.rpartition(".")[2]]
         guess = same_name[0] if same_name else nearest(key, [*leaves, *groups])
-        hint = (
+        hint = advice(key) or (
             f"did you mean {guess}={value}?"
             if guess
             else f"groups: {', '.join(GROUPS)}; `skytrain config show` lists every setting"
@@ -395,7 +412,8 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     parsed = [_parse_one(parser, text) for text in overrides]
     for override in parsed:
         if override.type is not OverrideType.CHANGE or override.is_sweep_override():
-            raise SkytrainError(f"{override.input_line!r}: only key=value is understood here")
+            several = "\n  to compare values: skytrain tune" if override.is_sweep_override() else ""
+            raise SkytrainError(f"{override.input_line!r}: only key=value is understood here{several}")
     return parsed
 
 

@@ -33,5 +33,5 @@ from .tasks.measures import (
     TaskResult as TaskResult,
     compare as compare,
 )
-from .tasks.sources import load_data as load_data
+from .tasks.sources import load_data as load_data, stored_task_key as stored_task_key
 from .whole_model import WholeModel as WholeModel

@@ -14,7 +14,7 @@ from ..merging import DomainsFile
 from ..planning import Budget, Plan, PlannedOffer, PlanRequest, leaves_mesh_open
 from ..runs import LaunchRecord, Reporter, launches_of
 from ..storage import Store
-from ..targets import PlannedJob, Trials, ask_account, live_launch, plan_run
+from ..targets import PlannedJob, Trials, ask_account, find_inputs, live_launch, plan_run
 from .branch import Compose, expert_words, find_expert, is_done, spent_usd
 
 
@@ -72,7 +72,10 @@ def plan_experts(
             f"the experts {', '.join(one.run for one in waiting)} are planned at ${total:.2f}, and ${left:.2f} of "
             f"budget.usd={budget:g} is left\n  raise budget.usd, or train them here in turn: leave out --launch"
         )
-    return [_launch(one, domains, compose, store, (left, total, len(waiting))) for one in waiting]
+    launches = [_launch(one, domains, compose, store, (left, total, len(waiting))) for one in waiting]
+    for each in launches:
+        find_inputs(each.job.composed.config, "train", each.job.composed.overrides)
+    return launches
 
 
 def _launch(

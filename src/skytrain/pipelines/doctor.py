@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from ..config import Config
-from ..planning import read_plan
-from ..targets import Finding, Preflight, run_checks, target_of
+from ..config import Config, compose
+from ..planning import Plan, read_plan
+from ..targets import Check, Finding, Preflight, find_inputs, run_checks, target_of
+from ..tokens import read_tokenizer_settings
 
 # Of several failures the first of these decides: without credentials nothing else can be known.
 ORDER = ("credentials", "store", "preflight", "quota", "capacity")
 
 
-def doctor(config: Config, plan: Path | None) -> Iterator[Finding]:
+def doctor(config: Config, plan: Path | None, config_dirs: Sequence[Path] = ()) -> Iterator[Finding]:
     """Yield each finding as soon as it is known. AWS is asked only where an account is set up or a plan is given."""
-    checks, preflight = target_of(config).doctor_checks(Preflight(config, read_plan(plan) if plan else None))
+    planned = read_plan(plan) if plan else None
+    checks, preflight = target_of(config).doctor_checks(Preflight(config, planned))
+    if planned is not None:
+        checks = [*checks, _input_check(planned, config_dirs)]
     yield from run_checks(checks, preflight)
+
+
+def _input_check(plan: Plan, config_dirs: Sequence[Path]) -> Check:
+    """Return the check that the machines of a plan will find what they read in this store."""
+
+    def run(preflight: Preflight) -> str:
+        planned = compose(plan.words, config_dirs, read_tokenizer=read_tokenizer_settings).config
+        here = replace(planned, store=preflight.config.store, cloud=preflight.config.cloud)
+        return "; ".join(find_inputs(here, plan.job, plan.words)) or "nothing but its sources"
+
+    return Check("inputs", run, "AWS", needs=("store",))
 
 
 def doctor_exit_code(findings: Sequence[Finding]) -> int:

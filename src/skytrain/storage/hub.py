@@ -1,16 +1,19 @@
-"""Models and tokenizers by name: a folder on this machine, or a repository on the Hugging Face hub.
+"""Models and tokenizers by name: a folder on this machine or in a bucket, or a repository on the Hugging Face hub.
 
-Downloads go to the hub's cache, so a second use is offline. The token is that of `hf auth login`, or HF_TOKEN.
+Downloads go to a cache, so a second use is offline. The token is that of `hf auth login`, or HF_TOKEN.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import cast
 
-from ..config import MissingExtra, SkytrainError
+from ..config import MissingExtra, SkytrainError, user_cache_folder
+from .opening import open_store
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
 
@@ -21,13 +24,16 @@ def is_hub_name(name: str) -> bool:
 
 
 def resolve_hub_or_folder(name: str, patterns: Sequence[str]) -> Path:
-    """Return the folder `name`, or a local copy of the files that match `patterns` from the hub's repository `name`.
+    """Return the folder `name`, or a local copy of its files that match `patterns`, from a bucket or the hub.
 
+    `s3://bucket/folder` names a folder of a bucket.
     `owner/name@revision` names a branch, a tag or a commit. Raises `SkytrainError` if neither exists, if the hub cannot
     be reached, or if it asks for a token.
     """
     if Path(name).expanduser().is_dir():
         return Path(name).expanduser()
+    if "://" in name:
+        return _download_folder(name, patterns)
     if not is_hub_name(name):
         raise SkytrainError(f"{name}: no such folder\n  give a folder, or a name on the Hugging Face hub: owner/name")
     try:
@@ -39,6 +45,21 @@ def resolve_hub_or_folder(name: str, patterns: Sequence[str]) -> Path:
         return Path(snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns)))
     except (hub_http_error(), OSError, ValueError) as error:
         raise _explained(name, error) from None
+
+
+def _download_folder(url: str, patterns: Sequence[str]) -> Path:
+    """Return the cached copy of a bucket's folder. Changed objects change its name, so that no two versions mix."""
+    store = open_store(url)
+    stats = [stat for stat in store.list() if "/" not in stat.key]
+    if not stats:
+        raise SkytrainError(f"{url}: no such folder, or it has no files\n  correct the URL")
+    version = hashlib.sha256("\n".join([url, *(f"{stat.key} {stat.etag}" for stat in stats)]).encode()).hexdigest()
+    folder = user_cache_folder() / "skytrain" / "models" / version[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    for stat in stats:
+        if any(fnmatch(stat.key, pattern) for pattern in patterns) and not (folder / stat.key).exists():
+            store.download(stat.key, folder / stat.key)
+    return folder
 
 
 def hub_http_error() -> type[Exception]:

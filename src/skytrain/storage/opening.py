@@ -9,6 +9,7 @@ from ..config import ConfigError, StoreConfig
 from .base import Store
 from .errors import StoreError
 from .folder import FolderStore
+from .preview import PREVIEW_BUCKET, PreviewStore
 from .retry import Retry
 
 
@@ -35,6 +36,8 @@ def open_store(config: StoreConfig | str, retry: Retry | None = None) -> Store:
             f"{parts.scheme!r} is not a kind of store",
             hint="use a folder, file:///... or s3://bucket/prefix",
         )
+    if parts.netloc == PREVIEW_BUCKET:
+        return PreviewStore(config.root)
     from .bucket import BucketStore
 
     return BucketStore(config.root, retry or Retry(), config.sse, config.kms_key)

@@ -4,10 +4,11 @@ from .account import (
 )
 from .base import LaunchRequest as LaunchRequest, LaunchTarget as LaunchTarget, ReadyJob as ReadyJob, RunJobs as RunJobs
 from .bundle import config_files as config_files
-from .checks import Finding as Finding, Preflight as Preflight, run_checks as run_checks
+from .checks import Check as Check, Finding as Finding, Preflight as Preflight, run_checks as run_checks
 from .eks.jobs import cluster_of as cluster_of
 from .eks.serve import keep_served as keep_served
 from .follow import RunEnd as RunEnd, RunFollower as RunFollower
+from .inputs import find_inputs as find_inputs, prepare_job as prepare_job
 from .jobs import prepare_work as prepare_work
 from .leftovers import GcRequest as GcRequest, Leftovers as Leftovers
 from .limits import ask_account as ask_account, count_launches as count_launches, live_launch as live_launch

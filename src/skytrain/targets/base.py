@@ -173,6 +173,7 @@ class LaunchTarget(Protocol):
     priced: str | None = None  # the seller whose machines `plan` compares; None: all that are known
     size_setting: str | None = None  # says how many machines, where no plan does: cloud.slurm.nodes
     has_tagged_machines: bool = False  # its machines are the account's, and carry the tag of their run
+    shares_files: bool = False  # its hosts see the files of this computer
     bills_jobs: bool = False  # its jobs cost what the service says, and not what a run's meter counts
 
     def prepare(self, request: LaunchRequest) -> ReadyJob:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from ..aws import AwsSession
+from ..aws import AwsSession, is_preview
 from ..config import Composed, Config, HFModelConfig, SkytrainError, make, uses_deepspeed
 from ..corpus import recipe_hash
 from ..planning import (
@@ -198,7 +198,12 @@ def prepare_work(config: Config) -> PrepareWork:
         target = data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token / KEPT_TEXT_FRACTION
     if not hasattr(source, "pieces"):
         return _work(config, target or UNKNOWN_BYTES, 0.0, folder)
-    pieces = source.pieces()
+    try:
+        pieces = source.pieces()
+    except SkytrainError:
+        if not is_preview(config.cloud):
+            raise
+        return _work(config, target or UNKNOWN_BYTES, 0.0, folder)
     here = [piece.url for piece in pieces if piece.store is None and "://" not in piece.url]
     if here:
         raise SkytrainError(

@@ -27,7 +27,7 @@ def load_data(task: NamedTask, store: Store, note: Callable[[str], None]) -> lis
     """Return the files of a task. What comes from the hub is kept in the store: the next run needs no network."""
     if task.data is not None:
         return _given(task)
-    key = f"{FOLDER}/{task.name}/{_revision(task)}.jsonl"
+    key = stored_task_key(task)
     try:
         return [DataFile(store.url(key), store.read(key))]
     except NotFound:
@@ -42,8 +42,9 @@ def load_data(task: NamedTask, store: Store, note: Callable[[str], None]) -> lis
     return [DataFile(store.url(key), content)]
 
 
-def _revision(task: NamedTask) -> str:
-    return task.config.revision.replace("/", "-")
+def stored_task_key(task: NamedTask) -> str:
+    """Return the key of a task's data from the hub in the store."""
+    return f"{FOLDER}/{task.name}/{task.config.revision.replace('/', '-')}.jsonl"
 
 
 def _given(task: NamedTask) -> list[DataFile]:

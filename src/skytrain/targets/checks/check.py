@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Literal
 
-from ...aws import AwsSession, CapacityBlock, CloudError, MachineImage, open_session
+from ...aws import AwsSession, CapacityBlock, CloudError, MachineImage, PreviewSession, is_preview, open_session
 from ...config import EXIT_CODES, Config, SkytrainError
 from ...planning import Plan, PlannedOffer
 
@@ -53,8 +53,15 @@ class Preflight:
     def region(self) -> str | None:
         return self.config.cloud.region or (self.plan.choice.region if self.plan else None)
 
+    @property
+    def preview(self) -> bool:
+        """Whether the account does not exist: nobody can be asked."""
+        return is_preview(self.config.cloud)
+
     @cached_property
     def session(self) -> AwsSession:
+        if self.preview:
+            return PreviewSession(str(self.region))
         return self.open(self.region, self.config.cloud.account)
 
     @property

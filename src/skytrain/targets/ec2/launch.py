@@ -11,7 +11,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ...aws import PLAIN_PYTHON, AwsSession, Call, MachineImage, Tags, quoted, remove_all
+from ...aws import (
+    PLAIN_PYTHON,
+    AwsSession,
+    Call,
+    MachineImage,
+    Tags,
+    preview_image,
+    quoted,
+    quoted_by_plan,
+    remove_all,
+)
 from ...config import (
     Composed,
     Config,
@@ -123,7 +133,10 @@ def prepare_launch(
         if each is not None:
             check_same(each.composed, each.plan)
     preflight = replace(preflight, config=job_config(job.composed.config, plan.job))
-    require(account_checks(), preflight, tell)
+    if preflight.preview:
+        preflight = replace(preflight, image=preview_image(gpu=plan.choice.gpus_per_node > 0))
+    else:
+        require(account_checks(), preflight, tell)
     if smoke is None:
         return _assembled(job, preflight)
     first = _assembled(smoke, preflight)
@@ -148,14 +161,18 @@ def _assembled(
     run = job_name(config, kind)
     earlier = launches_of(store, run)
     check_alone(earlier, store, now, ask_account(session, store))
-    check_regions(run, config, session)
+    if not preflight.preview:
+        check_regions(run, config, session)
     count_launches(session, store, earlier, Silent().note)
     plan = job.plan
     zones = preflight.subnets
     if (block := preflight.block) is not None:
         first = replace(plan.choice, kill_after_seconds=block.kill_after_seconds(plan.choice, now))
         plan, zones = replace(plan, offers=[first]), {block.zone: preflight.subnets[block.zone]}
-    current = quoted(plan, session, zones, now)
+    if preflight.preview:
+        current = quoted_by_plan(plan, zones)
+    else:
+        current = quoted(plan, session, zones, now)
     if kind in ("train", "prepare"):  # an endpoint is rented for hours, and a sweep has a ledger
         current = _within_budget(current, config, store, run, waits_seconds)
     has = {"torch": image.torch_version} if image.torch_version else {}

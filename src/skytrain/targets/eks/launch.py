@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from ...aws import AwsSession, find_secret
+from ...aws import AwsSession, find_secret, is_preview, preview_container
 from ...config import Composed, Config, SkytrainError, check_job, plugin_targets
 from ...planning import Plan, timestamp
 from ...runs import (
@@ -77,6 +77,8 @@ def prepare_eks_launch(request: EksRequest, session: Callable[[], AwsSession], *
     With `ask` off neither AWS nor the cluster nor the store is asked: for a look at the objects.
     Raises SkytrainError with the exit code of the first problem: 3 preflight, 4 quota, 11 credentials.
     """
+    if is_preview(request.composed.config.cloud):
+        request = replace(request, composed=_with_preview_image(request.composed))
     composed = request.composed
     plan = request.plan
     config = composed.config
@@ -116,6 +118,12 @@ def prepare_eks_launch(request: EksRequest, session: Callable[[], AwsSession], *
         check_quota(cluster, config.cloud, job.size.nodes * job.size.gpus)
         _rehearse(cluster, launch.objects)
     return launch
+
+
+def _with_preview_image(composed: Composed) -> Composed:
+    cloud = composed.config.cloud
+    eks = replace(cloud.eks, image=cloud.eks.image or preview_container(cloud))
+    return replace(composed, config=replace(composed.config, cloud=replace(cloud, eks=eks)))
 
 
 def start_eks_launch(launch: EksLaunch, reporter: Reporter) -> None:

@@ -92,6 +92,8 @@ def prepare_emr_launch(
     _check_place(config)
     launch = _assembled(composed, preflight, documents)
     assert launch.calls
+    if preflight.preview:
+        return launch
     require(spark_job_checks(), preflight, tell)
     earlier = launches_of(launch.store, launch.run)
     check_alone(earlier, launch.store, preflight.now, ask_account(launch.session, launch.store))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from ...aws import AwsSession, Call, CloudError, Tags, pushed_image
+from ...aws import AwsSession, Call, CloudError, Tags, preview_container, pushed_image
 from ...config import Composed, Config, plugin_targets
 from ...planning import Plan, timestamp
 from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, launches_of, next_launch, run_name
@@ -64,10 +64,12 @@ def prepare_sagemaker_launch(
     plan = planned.plan
     check_place(composed.config, plan)
     check_same(composed, plan)
-    config = with_recorded_image(in_private_subnets(composed.config))
+    config = in_private_subnets(composed.config)
+    config = with_preview_image(config) if preflight.preview else with_recorded_image(config)
     check_settings(config.cloud.sagemaker, plan.choice)  # before the account is asked
     preflight = replace(preflight, config=config)
-    require(training_job_checks(), preflight, tell)
+    if not preflight.preview:
+        require(training_job_checks(), preflight, tell)
     return _assembled(composed, plan, preflight)
 
 
@@ -106,6 +108,12 @@ def with_recorded_image(config: Config) -> Config:
     return replace(config, cloud=replace(config.cloud, sagemaker=replace(config.cloud.sagemaker, image=pushed.uri)))
 
 
+def with_preview_image(config: Config) -> Config:
+    """Return the settings; where they name no image, with the one that `skytrain image push` would name."""
+    image = config.cloud.sagemaker.image or preview_container(config.cloud)
+    return replace(config, cloud=replace(config.cloud, sagemaker=replace(config.cloud.sagemaker, image=image)))
+
+
 def in_private_subnets(config: Config) -> Config:
     """Return the settings with private subnets: SageMaker gives its machines no public addresses."""
     subnets = replace(config.cloud.subnets, nodes="private")
@@ -129,7 +137,9 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
     project = config.cloud.project
     assert project is not None
     bundle = bundle_of(contents)
-    number = _free_number(session, project, run, int(next_launch(earlier)))
+    number = next_launch(earlier)
+    if not preflight.preview:
+        number = _free_number(session, project, run, int(number))
     folder = store.url(f"runs/{run}")
     places = JobPlaces(
         f"{folder}/launches/{number}/sagemaker",
@@ -142,7 +152,7 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
         run=run, launch=number, offer=plan.choice, tags=tags, cloud=config.cloud, places=places, launched_at=now
     )
     job.request()  # settings that SageMaker refuses are told before prices are asked for
-    usd = _price(session, job)
+    usd = max(job.offer.usd_per_hour_each) if preflight.preview else _price(session, job)
     most = seconds_affordable(config, store, run, usd * job.offer.nodes)
     offer = replace(job.offer, kill_after_seconds=min(job.offer.kill_after_seconds, most))
     job = replace(job, offer=offer)

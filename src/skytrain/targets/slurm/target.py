@@ -37,6 +37,7 @@ class SlurmLauncher(LaunchTarget):
     title = "Slurm"
     jobs: tuple[JobKind, ...] = ("train", "tune")
     size_setting = "cloud.slurm.nodes"
+    shares_files = True
 
     def prepare(self, request: LaunchRequest) -> ReadyJob:
         if request.job == "tune":

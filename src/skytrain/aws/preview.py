@@ -1,0 +1,65 @@
+"""An account that does not exist, for dry runs where none is set up: its ids are placeholders, and nobody is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..config import CloudConfig
+from .calls import Call
+from .errors import CloudError
+from .machine_images import CPU_PARAMETER, GPU_FOLDER, MachineImage
+from .outputs import CLOUD_FILE
+from .session import AwsIdentity, AwsSession
+
+ACCOUNT = "111122223333"  # that AWS uses in its documentation
+FOLDER = Path(__file__).with_name("preview_account")
+IMAGE_TORCH = "2.8"  # of the image that a preview names; a launch takes the newest
+PREVIEW_NOTE = (
+    "no account is set up in this folder: account, bucket, subnets, roles and images below are placeholders, prices are "
+    "the catalogue's, and nothing was checked (docs/aws.md)"
+)
+
+
+def is_preview(cloud: CloudConfig) -> bool:
+    """Return whether these are the settings of the account that does not exist."""
+    return cloud.account == ACCOUNT
+
+
+def account_folders(folders: Sequence[Path]) -> list[Path]:
+    """Return the folders of groups; where none of them has an account, with one that has placeholders."""
+    has_account = any((folder / CLOUD_FILE).is_file() for folder in [*folders, Path()])
+    return [*folders] if has_account else [*folders, FOLDER]
+
+
+class PreviewSession(AwsSession):
+    """A session that sends nothing."""
+
+    def __init__(self, region: str) -> None:
+        super().__init__(None, region, ACCOUNT)
+
+    @property
+    def identity(self) -> AwsIdentity:
+        return AwsIdentity(ACCOUNT, f"arn:aws:iam::{ACCOUNT}:user/you")
+
+    def client(self, service: str, region: str | None = None) -> Any:
+        raise CloudError(
+            f"{service} cannot be asked: no account is set up",
+            fix="skytrain cloud init (docs/aws.md)",
+            cause="credentials",
+        )
+
+    def perform(self, call: Call, region: str | None = None) -> dict[str, Any]:
+        return dict(self.client(call.service))
+
+
+def preview_container(cloud: CloudConfig) -> str:
+    """Return the container image of a preview: that which `skytrain image push` would name, with no digest."""
+    return f"{cloud.image_repository}@sha256:{'0' * 64}"
+
+
+def preview_image(gpu: bool) -> MachineImage:
+    """Return the image of a preview: no id, and the parameter that names the current one."""
+    parameter = f"{GPU_FOLDER}/oss-nvidia-driver-gpu-pytorch-{IMAGE_TORCH}-ubuntu-24.04/latest/ami-id"
+    return MachineImage("ami-00000000000000000", parameter if gpu else CPU_PARAMETER)

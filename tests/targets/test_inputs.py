@@ -1,0 +1,140 @@
+"""What a launch's machines will read is looked for before anything is rented."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from skytrain.cli.main import main
+from skytrain.config import Config, compose
+from skytrain.storage import Store, open_store
+from skytrain.targets import find_inputs
+from skytrain.targets.inputs import MissingInput
+from tests.support.token_manifests import store_manifests
+
+from .conftest import use_store
+
+WORDS = ["data=synthetic", "run=looks"]
+ACCOUNT = ["cloud.target=ec2", "store.root=s3://bucket/demo"]
+
+
+def configured(*words: str) -> Config:
+    return compose([*WORDS, *ACCOUNT, *words]).config
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """The account's bucket."""
+    made = open_store(str(tmp_path / "bucket"))
+    use_store(monkeypatch, lambda: made)
+    return made
+
+
+def test_tokens_that_are_not_there_are_refused_with_the_command_that_makes_them(store: Store) -> None:
+    with pytest.raises(MissingInput) as refusal:
+        find_inputs(configured(), "train", ["recipe=mine", "data.version=x", "trainer.steps=3"])
+    assert refusal.value.exit_code == 3
+    assert "skytrain launch prepare recipe=mine data.version=x cloud=ec2" in str(refusal.value)
+    assert "skytrain store copy skytrain-store s3://bucket/demo" in str(refusal.value)
+
+
+def test_tokens_of_these_settings_are_found_and_named(store: Store) -> None:
+    store_manifests(store, configured())
+    [line] = find_inputs(configured(), "train")
+    assert line.endswith("1,000 tokens")
+    with pytest.raises(MissingInput, match="no tokens"):
+        find_inputs(configured("data.validation_fraction=0.3"), "train")
+
+
+def test_a_job_that_prepares_data_reads_no_tokens(store: Store) -> None:
+    assert find_inputs(configured(), "prepare") == []
+
+
+@pytest.mark.parametrize("setting", ["model.weights", "loader.files"])
+def test_files_of_this_computer_are_refused(store: Store, tmp_path: Path, setting: str) -> None:
+    store_manifests(store, configured())
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    word = f"{setting}={folder}"
+    if setting == "loader.files":
+        word = f"{setting}={{format: llmc, train: {folder}, validation: null, dtype: uint16}}"
+    with pytest.raises(MissingInput, match="a file of this computer"):
+        find_inputs(configured(word), "train")
+
+
+def test_hosts_that_share_the_files_may_read_them(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "weights").mkdir()
+    local = ["cloud=slurm", f"store.root={tmp_path / 'shared'}", f"model.weights={tmp_path / 'weights'}"]
+    config = compose([*WORDS, *local]).config
+    store_manifests(open_store(config.store), config)
+    assert find_inputs(config, "train")[-1] == f"weights of {tmp_path / 'weights'}"
+
+
+def test_objects_of_a_bucket_are_looked_for(store: Store) -> None:
+    store_manifests(store, configured())
+    with pytest.raises(MissingInput, match="nothing is there"):
+        find_inputs(configured("model.weights=s3://bucket/inputs/llama"), "train")
+    store.write("llama/config.json", b"{}")
+    assert "weights of s3://bucket/inputs/llama" in find_inputs(
+        configured("model.weights=s3://bucket/inputs/llama"), "train"
+    )
+
+
+def test_a_closed_network_needs_the_data_of_tasks_in_the_store(store: Store) -> None:
+    store_manifests(store, configured())
+    tasks = ["evaluation.tasks=[hellaswag]", "evaluation.every=100", "cloud.closed_network=true"]
+    assert find_inputs(configured(*tasks[:2]), "train")[-1] == "task hellaswag"
+    with pytest.raises(MissingInput, match="skytrain data task hellaswag"):
+        find_inputs(configured(*tasks), "train")
+
+
+def test_a_checkpoint_that_was_saved_and_is_gone_is_refused(store: Store) -> None:
+    store_manifests(store, configured())
+    store.write("runs/looks/attempts/1/resumed.json", json.dumps({"step": 40, "before": {}}).encode())
+    with pytest.raises(MissingInput, match="step 40 was saved"):
+        find_inputs(configured(), "train")
+    assert find_inputs(configured("trainer.lost_steps=retrain"), "train")
+
+
+PREVIEWS = [
+    ("launch", "train", "recipe=gpt2-124m-pile", "budget.usd=150", "cloud=ec2", "--dry-run"),
+    ("launch", "train", "recipe=gpt2-124m-pile", "cloud=sagemaker", "--dry-run"),
+    ("launch", "train", "recipe=gpt2-124m-pile", "cloud=eks", "--dry-run"),
+    ("launch", "prepare", "data=text", "data.source.paths=s3://b/x/*", "cloud=emr", "--dry-run"),
+    ("launch", "prepare", "data=text", "data.source.paths=s3://b/x/*", "cloud=ec2", "--dry-run"),
+    ("launch", "tune", "recipe=tune-hw5", "cloud=ec2", "tune.machines=2", "--dry-run"),
+    ("plan", "recipe=gpt2-124m-pile", "cloud=eks"),
+]
+
+
+@pytest.mark.parametrize("words", PREVIEWS, ids=lambda words: " ".join(words[:2]) + " " + words[-2])
+def test_previews_work_in_an_empty_folder_without_an_account(
+    words: tuple[str, ...],
+    tmp_path: Path,
+    no_aws: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setattr(sys, "argv", ["skytrain", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert not ended.value.code, printed.err
+    assert "are placeholders" in printed.err
+    assert "skytrain-example-" in printed.out or "111122223333" in printed.out or words[0] == "plan"
+
+
+def test_without_an_account_nothing_is_launched(
+    tmp_path: Path, no_aws: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["skytrain", "launch", "train", "cloud=ec2", "--yes"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "needs an AWS account" in capsys.readouterr().err
