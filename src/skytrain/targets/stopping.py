@@ -169,12 +169,8 @@ def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) ->
         if left:
             warning = f"not ended: {_named(left)} may run on\n  run this again: {_command(run)}"
             return StopResult(describe_stop(stopped), asdict(stopped), 3, warning)
-        if not waits and (unseen := [each for each in machines if each.state == UNKNOWN]):
-            warning = (
-                f"set to zero, but AWS did not say which machines they have: {_named(unseen)}\n"
-                f"  run this again: {_command(run)}"
-            )
-            return StopResult(describe_stop(stopped), asdict(stopped), 3, warning)
+        if not waits and (unseen := _unseen(run, machines)):
+            return StopResult(describe_stop(stopped), asdict(stopped), 3, unseen)
         warning = (
             f"its machines still run: they end by themselves when it has saved; run this again, or add --force\n"
             f"  skytrain status {run} cloud=aws"
@@ -245,10 +241,9 @@ def stop_whole_sweep(
         count = plural(len(asked), "process", "processes")
         text = f"{count} asked to stop; the same command continues it" if asked else "nothing to stop"
         facts = {"sweep": name, "asked": asked}
-        if left:
-            warning = f"not ended: {_named(left)} may run on\n  run this again: {_command(name)}"
-            return StopResult(f"{name}: {text}", facts, 3, warning)
-        return StopResult(f"{name}: {text}", facts)
+        warning = f"not ended: {_named(left)} may run on\n  run this again: {_command(name)}" if left else None
+        warning = warning or _unseen(name, machines)
+        return StopResult(f"{name}: {text}", facts, 3 if warning else 0, warning)
 
     if not machines:
         return PlannedStop(requests, end)
@@ -258,6 +253,17 @@ def stop_whole_sweep(
         question=_end_question(name, machines),
         session=session,
         usd_per_hour=_usd_per_hour(machines),
+    )
+
+
+def _unseen(name: str, machines: Sequence[CloudResource]) -> str | None:
+    """Return a warning about groups that AWS did not describe when it was asked; None if it described all."""
+    unseen = [each for each in machines if each.state == UNKNOWN]
+    if not unseen:
+        return None
+    return (
+        f"set to zero, but AWS did not say which machines they have: {_named(unseen)}\n"
+        f"  run this again: {_command(name)}"
     )
 
 
