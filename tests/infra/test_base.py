@@ -434,7 +434,7 @@ def granted_somewhere(base: RenderedBase, role: str, action: str) -> bool:
 FOR_EVERYBODY = {"sts:GetCallerIdentity"}  # AWS allows it without any policy
 
 
-OF_NODES = {"autoscaling:RecordLifecycleActionHeartbeat"}  # that only machines make
+OF_NODES = {"secretsmanager:GetSecretValue", "autoscaling:RecordLifecycleActionHeartbeat"}  # that only machines make
 
 
 SWITCHED = {  # on where the base has the switches `sagemaker` and `emr`

@@ -145,7 +145,7 @@ def test_every_pod_has_its_own_service_account_limits_and_images_by_digest(manif
 def test_references_between_objects_lead_somewhere(manifests: list[Manifest]) -> None:
     """Secrets that people create are the exception, and the documentation creates them."""
     have = {identity(each) for each in manifests}
-    by_people = {"Secret skytrain-serving/vllm-api-key"}
+    by_people = {"Secret skytrain-serving/vllm-api-key", "Secret skytrain-serving/vllm-tls"}
     for name, template in pod_templates(manifests).items():
         place, pod = template["namespace"], {"volumes": [], **template["spec"]}
         wanted = {f"ConfigMap {place}/{v['configMap']['name']}" for v in pod["volumes"] if "configMap" in v}

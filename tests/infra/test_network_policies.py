@@ -10,7 +10,8 @@ from tests.support.network_policies import Address, Network, Peer, Pod
 
 TRAINING = {"app.kubernetes.io/name": "skytrain", "app.kubernetes.io/component": "training", "skytrain/run": "gpt2"}
 INTERNET, S3, IDENTITY_AGENT = Address("203.0.113.9"), Address("52.219.1.1"), Address("169.254.170.23")
-METADATA, API_SERVER, OFFICE_IN_VPC = Address("169.254.169.254"), Address("10.42.3.7"), Address("10.42.9.9")
+METADATA, API_SERVER, OFFICE_IN_VPC = Address("169.254.169.254"), Address("10.42.3.7"), Address("10.42.200.9")
+LOAD_BALANCER = Address("10.42.17.4")  # in one of its subnets
 
 
 def peers(manifests: list[Manifest]) -> dict[str, Peer]:
@@ -29,16 +30,16 @@ def peers(manifests: list[Manifest]) -> dict[str, Peer]:
         "impostor": Pod("other", {"app.kubernetes.io/name": "prometheus"}),
         "dns": Pod("kube-system", {"k8s-app": "kube-dns"}),
         "internet": INTERNET, "S3": S3, "identity agent": IDENTITY_AGENT, "instance metadata": METADATA,
-        "API server": API_SERVER, "office in the VPC": OFFICE_IN_VPC,
+        "API server": API_SERVER, "office in the VPC": OFFICE_IN_VPC, "load balancer": LOAD_BALANCER,
     }  # fmt: skip
 
 
 ALLOWED = [
     ("trainer", "other trainer", 29500), ("trainer", "other trainer", 51234), ("trainer", "S3", 443),
-    ("trainer", "identity agent", 80), ("prometheus", "trainer", 9464), ("prometheus", "vllm", 8000),
+    ("trainer", "identity agent", 80), ("prometheus", "trainer", 9464), ("prometheus", "vllm", 9000),
     ("prometheus", "dcgm-exporter", 9400), ("prometheus", "kube-state-metrics", 8080), ("prometheus", "API server", 443),
     ("grafana", "prometheus", 9090), ("prometheus-adapter", "prometheus", 9090), ("API server", "prometheus-adapter", 6443),
-    ("client", "vllm", 8000), ("office in the VPC", "vllm", 8000), ("vllm", "S3", 443), ("vllm", "identity agent", 80),
+    ("client", "vllm", 8000), ("load balancer", "vllm", 8000), ("vllm", "S3", 443), ("vllm", "identity agent", 80),
     ("scheduled-training", "API server", 443), ("scheduled-training", "S3", 443), ("kube-state-metrics", "API server", 443),
 ]  # fmt: skip
 DENIED = [
@@ -48,6 +49,8 @@ DENIED = [
     ("vllm", "trainer", 29500), ("stray pod", "trainer", 29500), ("trainer", "stray pod", 80), ("stray pod", "S3", 443),
     ("prometheus", "trainer", 29500), ("impostor", "trainer", 9464), ("grafana", "trainer", 9464),
     ("stranger", "vllm", 8000), ("internet", "vllm", 8000), ("client", "vllm", 22), ("stray in serving", "vllm", 8000),
+    ("office in the VPC", "vllm", 8000), ("client", "vllm", 9000), ("load balancer", "vllm", 9000),
+    ("prometheus", "vllm", 8000), ("client", "vllm", 8001), ("vllm", "office in the VPC", 443), ("vllm", "API server", 443),
     ("vllm", "internet", 80), ("vllm", "instance metadata", 80), ("vllm", "prometheus", 9090),
     ("grafana", "internet", 443), ("grafana", "API server", 443), ("stranger", "prometheus", 9090),
     ("stranger", "grafana", 3000), ("stranger", "dcgm-exporter", 9400), ("dcgm-exporter", "internet", 443),

@@ -90,7 +90,8 @@ def test_a_model_is_uploaded_named_and_rolled_out_shown_and_stopped(
     manifests = yaml.safe_load_all(eks.keep_served(MANIFEST.read_text(), cluster_of(job.config)))
     kept = {each["kind"]: each for each in manifests}  # as they are applied again while the model is served
     assert kept["ConfigMap"]["data"] == config_map["data"] and kept["Deployment"]["spec"]["replicas"] == 1
-    [container] = kept["Deployment"]["spec"]["template"]["spec"]["containers"]
+    container, proxy = kept["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert "nvidia.com/gpu" not in proxy["resources"]["limits"]
     assert {each["nvidia.com/gpu"] for each in container["resources"].values()} == {"2"}
 
     words = ["cloud=eks", "cloud.eks.kubeconfig=kubeconfig"]

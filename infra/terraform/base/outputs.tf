@@ -143,6 +143,7 @@ output "for_eks" {
       vpc_id                      = aws_vpc.main.id
       vpc_cidr                    = var.vpc_cidr
       private_subnets             = { for zone, subnet in aws_subnet.private : zone => subnet.id }
+      private_subnet_networks     = { for zone, subnet in aws_subnet.private : zone => subnet.cidr_block }
       private_subnets_usable      = local.private_subnets_usable
       closed_network              = local.closed_network
       security_group_id           = aws_security_group.node.id

@@ -16,11 +16,13 @@ locals {
   account   = var.base.account_id
   region    = var.base.region
 
-  zones       = sort(keys(var.base.private_subnets))
-  subnets     = [for zone in local.zones : var.base.private_subnets[zone]]
-  cluster_arn = "arn:${local.partition}:eks:${local.region}:${local.account}:cluster/${local.name}"
-  ec2_arn     = "arn:${local.partition}:ec2:${local.region}"
-  managed     = "arn:${local.partition}:iam::aws:policy"
+  zones   = sort(keys(var.base.private_subnets))
+  subnets = [for zone in local.zones : var.base.private_subnets[zone]]
+  # Addresses of those subnets.
+  subnet_networks = [for zone in local.zones : var.base.private_subnet_networks[zone]]
+  cluster_arn     = "arn:${local.partition}:eks:${local.region}:${local.account}:cluster/${local.name}"
+  ec2_arn         = "arn:${local.partition}:ec2:${local.region}"
+  managed         = "arn:${local.partition}:iam::aws:policy"
 
   # As the base: the project, and nobody's run, so that `skytrain gc` leaves the cluster alone.
   tags = {

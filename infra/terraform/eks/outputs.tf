@@ -75,6 +75,7 @@ output "cluster_env" {
       "MAX_GPUS=${var.karpenter.max_gpus}",
       "LOAD_BALANCER_SUBNETS=${join(",", local.subnets)}",
       "NETWORK=${var.base.vpc_cidr}",
+      "LOAD_BALANCER_NETWORKS=${join(",", [for i in range(3) : local.subnet_networks[min(i, length(local.subnet_networks) - 1)]])}", # three, whatever the zones
     ],
     var.fsx == null ? [] : [
       "FSX_ID=${aws_fsx_lustre_file_system.main[0].id}",

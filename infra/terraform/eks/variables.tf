@@ -10,6 +10,7 @@ variable "base" {
     vpc_id                      = string
     vpc_cidr                    = string
     private_subnets             = map(string)
+    private_subnet_networks     = map(string)
     private_subnets_usable      = bool
     closed_network              = bool
     security_group_id           = string

@@ -35,6 +35,16 @@ KeyFile = Annotated[
         show_default=False,
     ),
 ]
+Authority = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca",
+        metavar="FILE",
+        help="Certificates, in PEM form, that prove an https endpoint, such as the one that `skytrain serve` made. "
+        "Default: the system's.",
+        show_default=False,
+    ),
+]
 ModelName = Annotated[
     str | None,
     typer.Option(
@@ -61,6 +71,7 @@ def chat(
     trust: Trusted = None,
     url: Url = None,
     api_key_file: KeyFile = None,
+    ca: Authority = None,
     model: ModelName = None,
     system: System = None,
     max_tokens: MaxTokens = 512,
@@ -90,9 +101,9 @@ def chat(
         raise SkytrainError(f"give one model, not {len(sources)}: {', '.join(sources)}")
     settings = ChatSettings(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed, system=system)
     if url is not None:
-        chat_model: ChatModel = _endpoint(url, api_key_file, model, settings)
+        chat_model: ChatModel = _endpoint(url, api_key_file, ca, model, settings)
     else:
-        if model is not None or api_key_file is not None:
+        if model is not None or api_key_file is not None or ca is not None:
             raise SkytrainError("--model and --api-key-file are about an endpoint\n  add --url")
         from ..pipelines.chat import OwnModel
 
@@ -103,12 +114,12 @@ def chat(
     _talk(Conversation(chat_model, system))
 
 
-def _endpoint(url: str, key_file: Path | None, name: str | None, settings: ChatSettings) -> ChatModel:
+def _endpoint(url: str, key_file: Path | None, ca: Path | None, name: str | None, settings: ChatSettings) -> ChatModel:
     from ..pipelines.chat import EndpointModel
     from ..serving import Endpoint, choose_api_key
 
     key = choose_api_key(key_file, new=False)
-    return EndpointModel(Endpoint(url, key.value if key else None), name, settings)
+    return EndpointModel(Endpoint(url, key.value if key else None, ca=ca), name, settings)
 
 
 def _talk(conversation: Conversation) -> None:

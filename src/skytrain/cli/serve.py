@@ -46,6 +46,27 @@ KeyFile = Annotated[
         show_default=False,
     ),
 ]
+Tls = Annotated[
+    bool | None,
+    typer.Option(
+        "--tls/--no-tls",
+        help="Whether to answer over https. Default: where --host can be reached from other machines.",
+        show_default=False,
+    ),
+]
+CertificateFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--certificate",
+        metavar="FILE",
+        help="The certificate, in PEM form, with --certificate-key. Default: one is made, for `skytrain chat --ca FILE`.",
+        show_default=False,
+    ),
+]
+CertificateKey = Annotated[
+    Path | None,
+    typer.Option("--certificate-key", metavar="FILE", help="The key of --certificate.", show_default=False),
+]
 Fetch = Annotated[
     Path | None,
     typer.Option(
@@ -84,6 +105,9 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     api_key_file: KeyFile = None,
+    tls: Tls = None,
+    certificate: CertificateFile = None,
+    certificate_key: CertificateKey = None,
     dry_run: DryRun = False,
     fetch: Fetch = None,
     hours: Hours = None,
@@ -94,6 +118,9 @@ def serve(
 
     Exports the model if needed, once, verifies its hashes, starts vLLM and waits until it answers: /v1/completions,
     /v1/chat/completions with the model's chat template, /v1/models and /metrics. Ctrl-C ends it, and leaves no process.
+
+    nginx, where it is installed, stands in front: no other path of vLLM answers, and all but /health ask for the key.
+    An address that other machines can reach needs it, and answers over https.
 
     --target ec2 rents the cheapest machine that has room for the model, until a kill time. It is reached through
     Session Manager: no port is open.
@@ -130,6 +157,9 @@ def serve(
         host=host,
         port=port,
         api_key_file=api_key_file,
+        tls=tls,
+        certificate=certificate,
+        certificate_key=certificate_key,
         dry_run=dry_run,
         hours=hours,
         market=market,

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -39,6 +40,7 @@ class Endpoint:
     url: str
     api_key: str | None = None
     timeout_seconds: float = 300.0  # between two parts of a response
+    ca: Path | None = None  # certificates that are trusted in place of the system's
 
     @property
     def base(self) -> str:
@@ -105,7 +107,10 @@ class Endpoint:
         except ValueError as error:
             raise EndpointError(f"{self.url!r}: {error}") from None
         if parts.scheme == "https":
-            context = ssl.create_default_context()
+            try:
+                context = ssl.create_default_context(cafile=str(self.ca) if self.ca else None)
+            except (OSError, ssl.SSLError) as error:
+                raise EndpointError(f"--ca {self.ca}: {error}\n  give a file of certificates, in PEM form") from None
             return http.client.HTTPSConnection(parts.hostname, port, timeout=self.timeout_seconds, context=context)
         return http.client.HTTPConnection(parts.hostname, port, timeout=self.timeout_seconds)
 

@@ -8,7 +8,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..config import SkytrainError, format_seconds
@@ -31,13 +31,13 @@ class ServerEnded(SkytrainError):
     exit_code = 1
 
 
-class VllmServer:
-    """A server. Its output goes to a log file; its key only to its environment, never to its command line."""
+class KeptServer:
+    """A server as a child process, which ends with this one, with everything that it started. Its output goes to a log."""
 
-    def __init__(self, settings: ServerSettings, engine: VllmEngine, key: str, log: Path) -> None:
-        self._settings = settings
-        self._engine = engine
-        self._key = key
+    def __init__(self, name: str, command: Sequence[str], environment: dict[str, str], log: Path) -> None:
+        self._name = name
+        self._command = command
+        self._environment = environment
         self.log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: int | None = None
@@ -47,12 +47,10 @@ class VllmServer:
 
     def start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        environment = clean_environment(self._engine.own_environment) | self._settings.environment
-        environment[KEY_VARIABLE] = self._key
-        environment[MARK_VARIABLE] = self._mark
+        environment = {**self._environment, MARK_VARIABLE: self._mark}
         reading, self._pipe = os.pipe()  # Python closes both in other children, so only this process holds the end
         guarded, self._alive = os.pipe()
-        keeper = [sys.executable, "-c", _KEEPER, str(reading), *self._settings.command]
+        keeper = [sys.executable, "-c", _KEEPER, str(reading), *self._command]
         try:
             with self.log.open("wb") as output:
                 self._process = subprocess.Popen(
@@ -69,34 +67,12 @@ class VllmServer:
             if self._guard is None:
                 os.close(self._alive)
 
-    def wait_until_ready(self, endpoint: Endpoint, limit_seconds: float, waited: Callable[[float, str], None]) -> None:
-        """Wait until the server answers with its models. Raises ServerEnded if it ends, or is not ready in time.
-
-        `waited` is called with the seconds so far and the last line of the log; it may raise to end the wait.
-        """
-        began = time.monotonic()
-        while True:
-            self.check()
-            seconds = time.monotonic() - began
-            waited(seconds, self.last_line())
-            try:
-                endpoint.models()
-                return
-            except EndpointError as error:
-                if error.status is not None and error.status < 500:
-                    raise
-            if seconds > limit_seconds:
-                raise ServerEnded(
-                    f"the server did not answer within {format_seconds(round(limit_seconds))} (serve.start)\n{self._tail()}"
-                )
-            time.sleep(POLL_SECONDS)
-
     def check(self) -> None:
         """Raise ServerEnded if the server has ended."""
         assert self._process is not None, "start it first"
         code = self._process.poll()
         if code is not None:
-            raise ServerEnded(f"vLLM ended with exit code {code}\n{self._tail()}")
+            raise ServerEnded(f"{self._name} ended with exit code {code}\n{self._tail()}")
 
     def stop(self) -> None:
         """End the server and everything that it started. It may be called twice."""
@@ -133,6 +109,36 @@ class VllmServer:
     def _tail(self) -> str:
         lines = "\n".join(f"  | {line}" for line in self._lines()[-LAST_LINES:])
         return f"{lines}\n  the complete log: {self.log}"
+
+
+class VllmServer(KeptServer):
+    """vLLM. Its key goes only to its environment, never to its command line."""
+
+    def __init__(self, settings: ServerSettings, engine: VllmEngine, key: str, log: Path) -> None:
+        environment = clean_environment(engine.own_environment) | settings.environment
+        super().__init__("vLLM", settings.command, environment | {KEY_VARIABLE: key}, log)
+
+    def wait_until_ready(self, endpoint: Endpoint, limit_seconds: float, waited: Callable[[float, str], None]) -> None:
+        """Wait until the server answers with its models. Raises ServerEnded if it ends, or is not ready in time.
+
+        `waited` is called with the seconds so far and the last line of the log; it may raise to end the wait.
+        """
+        began = time.monotonic()
+        while True:
+            self.check()
+            seconds = time.monotonic() - began
+            waited(seconds, self.last_line())
+            try:
+                endpoint.models()
+                return
+            except EndpointError as error:
+                if error.status is not None and error.status < 500:
+                    raise
+            if seconds > limit_seconds:
+                raise ServerEnded(
+                    f"the server did not answer within {format_seconds(round(limit_seconds))} (serve.start)\n{self._tail()}"
+                )
+            time.sleep(POLL_SECONDS)
 
 
 # Kills the process group $0, which the keeper leads, after this process and the keeper were killed at the same time.

@@ -36,6 +36,9 @@ class ServeRequest:
     host: str = "127.0.0.1"
     port: int = 8000  # 0: any free one
     api_key_file: Path | None = None
+    tls: bool | None = None  # None: where others can reach the endpoint
+    certificate: Path | None = None  # None: one is made
+    certificate_key: Path | None = None
     dry_run: bool = False
     hours: float | None = None  # for which a machine is rented
     market: Market | None = None

@@ -16,6 +16,7 @@ variables {
     vpc_id                      = "vpc-0123456789abcdef0"
     vpc_cidr                    = "10.42.0.0/16"
     private_subnets             = { us-east-2a = "subnet-0a", us-east-2b = "subnet-0b", us-east-2c = "subnet-0c" }
+    private_subnet_networks     = { us-east-2a = "10.42.0.0/20", us-east-2b = "10.42.16.0/20", us-east-2c = "10.42.32.0/20" }
     private_subnets_usable      = true
     closed_network              = false
     security_group_id           = "sg-0123456789abcdef0"

@@ -58,8 +58,9 @@ class EksTarget:
         deploy(cluster, data, model.sha256)
         wait_until_ready(cluster, job.config.serve.start, reporter)
         reporter.note(
-            f"serving {model.name}; inside the cluster: http://{NAME}.{NAMESPACE}/v1; from here:\n"
-            f"  kubectl -n {NAMESPACE} port-forward service/{NAME} 8000:80\n"
+            f"serving {model.name}; inside the cluster: https://{NAME}.{NAMESPACE}/v1; from here:\n"
+            f"  kubectl -n {NAMESPACE} port-forward service/{NAME} 8000:443\n"
+            f"  skytrain chat --url https://localhost:8000 --ca CERTIFICATE, which the Secret vllm-tls has as tls.crt\n"
             f"  the API key is in the Secret vllm-api-key; end it: skytrain stop {NAME} {shlex.join(cluster_overrides(job.config))}"
         )
         return 0
@@ -82,6 +83,8 @@ def deploy(cluster: KubeCluster, data: dict[str, str], sha256: str) -> None:
     cluster.patch(CONFIG_MAP, CONFIG_NAME, {"data": data})
     containers = deployment["spec"]["template"]["spec"]["containers"]
     for each in containers:
+        if each["name"] != NAME:
+            continue  # the proxy needs no GPU
         for kind in ("requests", "limits"):
             each["resources"][kind][GPU] = data["TENSOR_PARALLEL"]
     # Pods read the ConfigMap when they start: the annotation makes new ones.
@@ -160,7 +163,8 @@ def keep_served(manifests: str, cluster: KubeCluster) -> str:
             theirs = {one["name"]: one for one in live["spec"]["template"]["spec"]["containers"]}
             for container in each["spec"]["template"]["spec"]["containers"]:
                 for kind, amounts in theirs.get(container["name"], {}).get("resources", {}).items():
-                    container["resources"][kind][GPU] = amounts[GPU]
+                    if GPU in amounts:
+                        container["resources"][kind][GPU] = amounts[GPU]
     return to_yaml(objects)
 
 
