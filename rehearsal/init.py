@@ -14,8 +14,10 @@ standard library. It runs as PID 1 of the host's own namespaces, so that its end
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
+import pwd
 import resource
 import shlex
 import signal
@@ -28,13 +30,20 @@ from typing import Any
 
 POWER_BUTTON = signal.SIGRTMIN + 4
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # as systemd and cloud-init set it
-COPIED = ("/etc", "/opt", "/var", "/usr/local", "/usr/sbin")
+COPIED = ("/etc", "/opt", "/var", "/usr/local", "/usr/sbin", "/root")
 EMPTY = ("/tmp/", "/run/")
 CONTROL = Path("/run/initctl")
 UNIT_FOLDER = Path("/etc/systemd/system")
 STAND_IN = '#!/bin/sh\necho "$(basename "$0") $*" > /run/initctl\n'
-# /tmp is the host's own already, and the boot script itself limits restarts.
-IGNORED = {"Description", "After", "Wants", "PrivateTmp", "Delegate", "Slice", "StartLimitIntervalSec"}
+# /tmp is the host's own already, the boot script itself limits restarts, and what the kernel restricts is left to
+# `systemd-analyze security`, which a test asks. Without User=root the agent cannot write what ProtectSystem protects.
+IGNORED = {
+    "Description", "After", "Wants", "Delegate", "Slice", "StartLimitIntervalSec", "ReadWritePaths", "UMask",
+    "CapabilityBoundingSet", "LockPersonality", "RemoveIPC",
+}  # fmt: skip
+RESTRICTIONS = ("Private", "Protect", "Restrict", "SystemCall")  # the beginnings of their names
+PR_SET_NO_NEW_PRIVS = 38
+FOLDERS = {"StateDirectory": "/var/lib", "CacheDirectory": "/var/cache"}
 JOURNAL = Path("/run/journal")
 LIMITS = {"LimitMEMLOCK": resource.RLIMIT_MEMLOCK, "LimitNOFILE": resource.RLIMIT_NOFILE}
 ROUND_SECONDS = 0.05
@@ -54,6 +63,9 @@ class Unit:
     restarts: bool = False  # Restart=on-abnormal: after a signal that is not a request to stop
     restart_seconds: float = 0.1
     limits: dict[int, int] = field(default_factory=dict)
+    user: str = "root"
+    own_folders: list[str] = field(default_factory=list)  # made for the user
+    no_new_privileges: bool = False
 
 
 def parse_unit(text: str) -> Unit:
@@ -66,7 +78,7 @@ def parse_unit(text: str) -> Unit:
         if key == "ExecStart":
             unit.start = unit_words(value)
         elif key == "ExecStopPost":
-            unit.stop_post = unit_words(value)
+            unit.stop_post = unit_words(value.removeprefix("+"))  # + is root, as this process
         elif key == "EnvironmentFile":
             unit.environment_file = value
         elif key == "WorkingDirectory":
@@ -79,7 +91,13 @@ def parse_unit(text: str) -> Unit:
             unit.restart_seconds = float(value)
         elif key in LIMITS:
             unit.limits[LIMITS[key]] = resource.RLIM_INFINITY if value == "infinity" else int(value)
-        elif key not in IGNORED and (key, value) != ("KillMode", "mixed"):
+        elif key == "User":
+            unit.user = value
+        elif key in FOLDERS:
+            unit.own_folders.append(f"{FOLDERS[key]}/{value}")
+        elif (key, value) == ("NoNewPrivileges", "yes"):
+            unit.no_new_privileges = True
+        elif key not in IGNORED and not key.startswith(RESTRICTIONS) and (key, value) != ("KillMode", "mixed"):
             raise ValueError(f"the rehearsal does not know {line!r} of the unit file")
     return unit
 
@@ -154,9 +172,16 @@ class Machine:
 
     def start(self, unit: Unit) -> None:
         self.unit = unit
-        environment = {**self.environment, **environment_of(Path(unit.environment_file))}
+        user = pwd.getpwnam(unit.user)
+        said = {"HOME": user.pw_dir, "USER": unit.user, "LOGNAME": unit.user}
+        environment = {**self.environment, **said, **environment_of(Path(unit.environment_file))}
+        for folder in unit.own_folders:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            os.chown(folder, user.pw_uid, user.pw_gid)
 
         def limit() -> None:
+            if unit.no_new_privileges:
+                ctypes.CDLL(None).prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
             for number, most in unit.limits.items():
                 with contextlib.suppress(ValueError, OSError):  # above what this machine's kernel allows
                     resource.setrlimit(number, (most, most))
@@ -165,8 +190,9 @@ class Machine:
         journal = subprocess.Popen(["tee", "-a", str(JOURNAL)], stdin=subprocess.PIPE, start_new_session=True)
         assert journal.stdin is not None
         self.service = subprocess.Popen(
-            unit.start, env=environment, cwd=unit.folder, preexec_fn=limit, stdout=journal.stdin, stderr=journal.stdin
-        )
+            unit.start, env=environment, cwd=unit.folder, preexec_fn=limit, stdout=journal.stdin, stderr=journal.stdin,
+            user=user.pw_uid, group=user.pw_gid, extra_groups=[],
+        )  # fmt: skip
         journal.stdin.close()
         self.tell("service")
 
@@ -225,6 +251,7 @@ def prepare_disk(spec: dict[str, Any]) -> None:
         upper.mkdir(parents=True)
         work.mkdir(parents=True)
         mount("-t", "overlay", "overlay", "-o", f"lowerdir={folder},upperdir={upper},workdir={work}", folder)
+    Path("/root").chmod(0o755)  # the image's Python may be there, and everyone may use that of a machine
     mount("-t", "tmpfs", "none", "/tmp")
     mount("-t", "proc", "proc", "/proc")
     for path, opened in kept.items():

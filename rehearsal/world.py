@@ -78,6 +78,7 @@ def world(seed: int, say: Callable[[str], None]) -> Iterator[World]:
         # Not in /tmp: each host has its own.
         name = tempfile.TemporaryDirectory(prefix="skytrain-rehearsal-", dir="/var/tmp", ignore_cleanup_errors=True)
         folder = Path(stack.enter_context(name))
+        folder.chmod(0o755)  # the image's Python is in it, and the agent has a user of its own
         network = stack.enter_context(host_network(SERVICES))
         aws = stack.enter_context(account(SERVICES, PRICES))
         process, server = start_server(folder)

@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import pytest
 
 from skytrain.config import ConfigError, make
@@ -32,3 +35,14 @@ def test_an_import_that_fails_inside_the_users_module_is_shown_as_it_is(tmp_path
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
         make("broken_plugin.Thing", {}, key="k")
+
+
+def test_on_machines_no_class_comes_from_the_working_folder(tmp_path):
+    (tmp_path / "planted.py").write_text("class Model: pass\n")
+    code = "from skytrain.config import make; make('planted.Model', {}, key='model.target')"
+    at_home, on_a_machine = (
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={"PYTHONSAFEPATH": safe}, capture_output=True)
+        for safe in ("", "1")
+    )
+    assert at_home.returncode == 0
+    assert on_a_machine.returncode != 0 and b"no module named 'planted'" in on_a_machine.stderr

@@ -160,6 +160,11 @@ def store_rows() -> Iterator[Row]:
     yield Row("delete an old checkpoint", _s3("DeleteObject", Key="demo/runs/gpt2/checkpoints/x"), RUNNERS)
     yield Row("overwrite training data", _s3("PutObject", Key="demo/tokens/pile/1/shard", Body=b"x"), (OPERATOR,))
     yield Row("delete training data", _s3("DeleteObject", Key="demo/tokens/pile/1/shard"), (OPERATOR,))
+    given = "demo/launches/gpt2/00001/config.tar.gz"
+    yield Row("read what a launch gives its machines", _s3("GetObject", Key=given), EVERYBODY)
+    yield Row("replace what a launch gives its machines", _s3("PutObject", Key=given, Body=b"x"), (OPERATOR,))
+    yield Row("delete what a launch gives its machines", _s3("DeleteObject", Key=given), (OPERATOR,))
+    yield Row("replace a package", _s3("PutObject", Key="demo/bundles/0123/x.whl", Body=b"x"), (OPERATOR,))
     yield Row("write beside the folders", _s3("PutObject", Key="demo/runs.json", Body=b"x"), (OPERATOR,))
     yield Row("read another project", _s3("GetObject", Key="other/runs/llama/run.json"), NOBODY)
     yield Row("read a project with our prefix", _s3("GetObject", Key="demo2/runs/x/run.json"), NOBODY)

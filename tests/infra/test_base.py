@@ -123,7 +123,7 @@ def test_operators_may_launch_training_jobs_as_launch_makes_them_and_sagemaker_r
     cloud = replace(spec.cloud, subnets=network, kms_key=KEY, security_group=GROUP)
     call = replace(spec, cloud=cloud, tags=Tags(PROJECT, "ada")).request()
     assert may(full_base, "operator", call, account) and not may(base, "operator", call, account)
-    for key in ("runs/gpt2/launches/00001/sagemaker/start.sh", "bundles/0123/x.whl"):
+    for key in ("launches/gpt2/00001/start.sh", "bundles/0123/x.whl"):
         assert may(full_base, "node", Call("s3", "GetObject", {"Bucket": BUCKET, "Key": f"{PROJECT}/{key}"}), account)
     written = {"Bucket": BUCKET, "Key": f"{PROJECT}/runs/gpt2/launches/00001/output/x.tar.gz", "Body": b""}
     assert may(full_base, "node", Call("s3", "PutObject", written), account)
@@ -201,6 +201,9 @@ def test_machines_that_prepare_data_write_it_and_nothing_that_others_execute(bas
             "node", f"{PROJECT}/{folder}/pile/1/part"
         )
     assert writes("prepare", f"{PROJECT}/runs/prepare-pile/meeting/ready/1x1/i-1.json")
+    for role in ("node", "prepare", "serve"):
+        for run in ("gpt2", "prepare-pile", "serve-tiny"):
+            assert not writes(role, f"{PROJECT}/launches/{run}/00001/config.tar.gz"), role
     assert not writes("prepare", f"{PROJECT}/bundles/0123/x.whl") and not writes("prepare", "other/tokens/pile/1/part")
     assert may(
         base, "prepare", Call("s3", "GetObject", {"Bucket": BUCKET, "Key": f"{PROJECT}/bundles/1/x.whl"}), account
@@ -218,7 +221,7 @@ def test_machines_that_serve_read_exported_models_and_their_key_and_nothing_of_o
         body = {"Body": b""} if operation == "PutObject" else {}
         return may(base, "serve", Call("s3", operation, {"Bucket": BUCKET, "Key": f"{PROJECT}/{key}", **body}), account)
 
-    for key in ("exports/tiny/model.safetensors", "bundles/1/x.whl", f"runs/{run}/launches/00001/config.tar.gz"):
+    for key in ("exports/tiny/model.safetensors", "bundles/1/x.whl", f"launches/{run}/00001/config.tar.gz"):
         assert may_s3("GetObject", key)
     for key in ("runs/gpt2/checkpoints/1/x", "tokens/pile/1/shard", "corpora/pile/part", "exports/../runs/gpt2/x"):
         assert not may_s3("PutObject", key) and (".." in key or not may_s3("GetObject", key))
@@ -410,7 +413,7 @@ def test_machines_may_end_the_run_try_its_next_offer_and_start_the_run_after_a_s
 
 def test_machines_read_their_packages_and_report_failed_boots(base: RenderedBase) -> None:
     account = existing(subnet_of(base))
-    for key in (f"{PROJECT}/bundles/0123/x.whl", f"{PROJECT}/runs/gpt2/launches/00001/config.tar.gz"):
+    for key in (f"{PROJECT}/bundles/0123/x.whl", f"{PROJECT}/launches/gpt2/00001/config.tar.gz"):
         assert may(base, "node", Call("s3", "GetObject", {"Bucket": BUCKET, "Key": key}), account)
     failed = f"{PROJECT}/runs/gpt2/launches/00001/boot-failures/"
     assert may(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
@@ -15,7 +19,7 @@ import pytest
 
 from skytrain.runs import Silent, read_spend
 from skytrain.storage import open_store
-from skytrain.targets.bundle import BundleContents, make_bundle, packed
+from skytrain.targets.bundle import UNPACK, BundleContents, make_bundle, packed, sums_sha256
 from skytrain.targets.ec2.boot import AGENT_RESTARTS, COUNT_AHEAD_SECONDS, ENDS, BootScript
 from skytrain.targets.wheels import PLATFORMS, ImagePython
 from tests.support.imds import fake_metadata
@@ -35,7 +39,19 @@ words=(); for word in "${@:3}"; do case $word in --*) ;; s3://*) words+=("$BUCKE
 mkdir -p "$(dirname "${words[1]}")"; cp "${words[0]}" "${words[1]}"
 """
 )
-STAND_INS = {"shutdown": LOGGED, "systemctl": LOGGED, "mountpoint": "#!/bin/bash\nexit 1\n", "aws": AWS}
+CONFIG = {"cloud/aws.yaml": b"cloud: {}\n"}
+CONFIG_SHA256 = hashlib.sha256(packed(CONFIG)).hexdigest()
+STAND_INS = {
+    "useradd": LOGGED,
+    "chown": LOGGED,
+    "runuser": LOGGED + 'exec "${@:4}"\n',
+    "nvidia-smi": "#!/bin/bash\n",
+    "nvidia-modprobe": "#!/bin/bash\n",
+    "shutdown": LOGGED,
+    "systemctl": LOGGED,
+    "mountpoint": "#!/bin/bash\nexit 1\n",
+    "aws": AWS,
+}
 
 
 @dataclass(frozen=True)
@@ -69,16 +85,20 @@ def machine(tmp_path: Path) -> Machine:
     for name, text in STAND_INS.items():
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
-    (tmp_path / "bucket/b/launch/config.tar.gz").write_bytes(packed({"cloud/aws.yaml": b"cloud: {}\n"}))
+    (tmp_path / "bucket/b/launch/config.tar.gz").write_bytes(packed(CONFIG))
     return Machine(tmp_path)
 
 
-def script(python: str = sys.executable, requirements: tuple[str, ...] = ("skytrain",)) -> BootScript:
+def script(
+    python: str = sys.executable, requirements: tuple[str, ...] = ("skytrain",), bundle_sha256: str = "0" * 64
+) -> BootScript:
     return BootScript(
         region="us-east-2",
         group="skytrain-demo-gpt2-0",
         bundle="s3://b/bundle",
+        bundle_sha256=bundle_sha256,
         config="s3://b/launch/config.tar.gz",
+        config_sha256=CONFIG_SHA256,
         failures="s3://b/launch/boot-failures",
         python=python,
         requirements=requirements,
@@ -183,10 +203,81 @@ def test_an_agent_that_was_killed_starts_again_on_its_machine_and_any_other_end_
 def test_a_bundle_that_was_changed_is_not_installed(machine: Machine) -> None:
     folder = machine.bucket / "b/bundle"
     (folder / "skytrain-1-py3-none-any.whl").write_bytes(b"changed")
-    (folder / "SHA256SUMS").write_text(f"{'0' * 64}  skytrain-1-py3-none-any.whl\n")
-    assert machine.boot(script().render(in_an_hour())) != 0
+    sums = f"{'0' * 64}  skytrain-1-py3-none-any.whl\n"
+    (folder / "SHA256SUMS").write_text(sums)
+    assert machine.boot(script(bundle_sha256=sha256(sums.encode())).render(in_an_hour())) != 0
     [log] = (machine.bucket / "b/launch/boot-failures").iterdir()
     assert "FAILED" in log.read_text()
+
+
+def sha256(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def fill_bundle(machine: Machine, wheel: bytes) -> str:
+    """Put a bundle of one file into the bucket; returns the hash of its list of hashes."""
+    folder = machine.bucket / "b/bundle"
+    (folder / "skytrain-1-py3-none-any.whl").write_bytes(wheel)
+    sums = f"{sha256(wheel)}  skytrain-1-py3-none-any.whl\n"
+    (folder / "SHA256SUMS").write_text(sums)
+    return sha256(sums.encode())
+
+
+def test_a_bundle_that_was_replaced_together_with_its_hashes_is_not_installed(machine: Machine) -> None:
+    launched = fill_bundle(machine, b"ours")
+    fill_bundle(machine, b"theirs")
+    assert machine.boot(script(bundle_sha256=launched).render(in_an_hour())) != 0
+    [log] = (machine.bucket / "b/launch/boot-failures").iterdir()
+    assert log.read_text().splitlines()[-1] == f"{ENDS}it could not read s3://b/bundle"
+
+
+def test_a_configuration_that_was_replaced_is_not_unpacked(machine: Machine) -> None:
+    """The attack: another machine of the project writes a module beside the settings, and the agent imports it."""
+    launched = fill_bundle(machine, b"ours")
+    (machine.bucket / "b/launch/config.tar.gz").write_bytes(packed({**CONFIG, "attack.py": b"import os"}))
+    assert machine.boot(script(bundle_sha256=launched).render(in_an_hour())) != 0
+    [log] = (machine.bucket / "b/launch/boot-failures").iterdir()
+    assert log.read_text().splitlines()[-1] == f"{ENDS}it could not read s3://b/launch/config.tar.gz"
+    assert not list((machine.root / "opt/skytrain/config").iterdir())
+    assert not any(call.startswith("systemctl") for call in machine.calls)
+
+
+def test_the_configuration_of_the_launch_is_unpacked(machine: Machine) -> None:
+    launched = fill_bundle(machine, b"ours")
+    machine.boot(script(bundle_sha256=launched).render(in_an_hour()))  # fails later: the bundle has no pip
+    assert (machine.root / "opt/skytrain/config/cloud/aws.yaml").read_bytes() == CONFIG["cloud/aws.yaml"]
+
+
+def _member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, link
+    return member
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        _member("/etc/cron.d/attack"),
+        _member("../attack"),
+        _member("cloud/../../attack"),
+        _member("link", tarfile.SYMTYPE, "/etc"),
+        _member("link", tarfile.LNKTYPE, "../../etc/passwd"),
+        _member("device", tarfile.CHRTYPE),
+        _member("pipe", tarfile.FIFOTYPE),
+    ],
+    ids=lambda member: f"{member.name}-{member.type.decode()}",
+)
+def test_an_archive_unpacks_nothing_but_plain_files_below_its_folder(tmp_path: Path, member: tarfile.TarInfo) -> None:
+    body = io.BytesIO()
+    with tarfile.open(fileobj=body, mode="w:gz") as archive:
+        archive.addfile(_member("good.yaml"))
+        archive.addfile(member)
+    (tmp_path / "x.tar.gz").write_bytes(body.getvalue())
+    (tmp_path / "to").mkdir()
+    command = [sys.executable, "-I", "-c", UNPACK, str(tmp_path / "x.tar.gz"), str(tmp_path / "to")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode != 0 and "is not a plain file" in done.stderr
+    assert not list((tmp_path / "to").iterdir())
 
 
 def test_a_machine_that_boots_records_what_it_costs_until_its_agent_does(machine: Machine) -> None:
@@ -247,7 +338,8 @@ def test_a_machine_installs_from_the_bundle_alone_and_starts_the_node_agent(
         open_store(str(machine.bucket / "b")), BundleContents(("aws", "train"), (), (), python), Silent()
     )
     assert not list((machine.bucket / "b" / bundle.key).glob("torch-*"))
-    made = script(str(image_python), bundle.requirements).render(in_an_hour())
+    listed = sums_sha256(open_store(str(machine.bucket / "b")), bundle.key)
+    made = script(str(image_python), bundle.requirements, listed).render(in_an_hour())
     assert machine.boot(made.replace("s3://b/bundle", f"s3://b/{bundle.key}")) == 0, machine.calls
     assert machine.calls[-1] == "systemctl start --no-block skytrain-node"
     skytrain = machine.root / "opt/skytrain/venv/bin/skytrain"
@@ -260,6 +352,39 @@ def test_a_machine_installs_from_the_bundle_alone_and_starts_the_node_agent(
     assert (machine.root / "opt/skytrain/config/cloud/aws.yaml").exists()
     unit = (machine.root / "etc/systemd/system/skytrain-node.service").read_text()
     assert '"node" "run=gpt2" "data.pattern=50%% $$x" "--nodes" "2"' in unit
+
+
+def unit_of(text: str) -> str:
+    start = text.index("[Unit]\n")
+    return text[start : text.index("\nEND\n", start)] + "\n"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_the_agents_unit_is_known_to_systemd_and_exposes_little(tmp_path: Path) -> None:
+    unit = tmp_path / "skytrain-node.service"
+    text = unit_of(script().render(in_an_hour()))
+    unit.write_text(text)
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=25", str(unit)]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
+    # A key that systemd does not know is told, and ignored: the service would run without it.
+    verified = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True)
+    said = [line for line in verified.stderr.splitlines() if "is not executable" not in line]
+    assert not [line for line in said if str(unit) in line or unit.name in line], said
+    # What would hide GPUs and EFA, forbid compilers, or keep the agent from ending a whole job.
+    for forbidden in ("PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock", "MemoryDenyWriteExecute",
+                      "ProtectControlGroups", "ProcSubset"):  # fmt: skip
+        assert forbidden not in text
+
+
+def test_the_agent_has_a_user_of_its_own_and_only_the_machines_end_is_roots(machine: Machine) -> None:
+    text = script(bundle_sha256=fill_bundle(machine, b"ours")).render(in_an_hour())
+    unit = unit_of(text).splitlines()
+    assert "User=skytrain" in unit and "NoNewPrivileges=yes" in unit and "ProtectSystem=strict" in unit
+    assert [line for line in unit if "=+" in line] == ["ExecStopPost=+/opt/skytrain/ended"]
+    machine.boot(text)
+    assert any(call.startswith("runuser -u skytrain -- ") for call in machine.calls)  # unpacks the configuration
+    assert not [call for call in machine.calls if call.startswith("chown") and "bundle" in call]
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -33,9 +34,10 @@ from .test_ec2 import GOLDEN, NOW, account
 PREPARE = "arn:aws:iam::123456789012:role/skytrain-pile-us-east-2-prepare"
 SERVICE = "arn:aws:iam::123456789012:role/skytrain-pile-us-east-2-emr-service"
 LAUNCH = "s3://bucket/pile/runs/prepare-crawl/launches/00001"
+INPUTS = "s3://bucket/pile/launches/prepare-crawl/00001"
 PLACES = EmrPlaces(
-    "s3://bucket/pile/bundles/0123456789abcdef-spark/environment.tar.gz", f"{LAUNCH}/emr/prepare.py",
-    f"{LAUNCH}/emr/config.tar.gz", f"{LAUNCH}/logs/",
+    "s3://bucket/pile/bundles/0123456789abcdef-spark/environment.tar.gz", f"{INPUTS}/prepare.py",
+    f"{INPUTS}/config.tar.gz", f"{LAUNCH}/logs/",
 )  # fmt: skip
 SMALL: dict[str, Any] = {"executors": 4, "executor_cores": 2, "executor_gb": 8, "disk_gb": 20, "retries": 0}
 NODES: dict[str, Any] = {"core": "r5.xlarge", "core_nodes": 3, "task_nodes": 0}
@@ -66,7 +68,7 @@ def job_of(executors: int = 16, **settings: Any) -> EmrJobSpec:
 
 
 def cluster(job: EmrJobSpec) -> Call:
-    return cluster_call(job, "subnet-1", f"{LAUNCH}/emr/bootstrap.sh", f"{LAUNCH}/emr/launch.tar.gz")
+    return cluster_call(job, "subnet-1", f"{INPUTS}/bootstrap.sh", f"{INPUTS}/launch.tar.gz")
 
 
 REQUESTS = {
@@ -189,14 +191,13 @@ def test_the_bootstrap_limits_the_cluster_and_refuses_a_damaged_archive(tmp_path
     store.mkdir()
     node.mkdir()
     with tarfile.open(store / "environment.tar.gz", "w:gz") as archive:
-        body = b"#!/bin/sh\nexit 0\n"
+        body = b'#!/bin/sh\n[ "$1" != -I ] || exec python3 "$@"\n'  # it has no Skytrain to import
         info = tarfile.TarInfo("bin/python")
         info.size, info.mode = len(body), 0o755
         archive.addfile(info, io.BytesIO(body))
     with tarfile.open(store / "launch.tar.gz", "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("submit.sh"))
-    sums = subprocess.run(["sha256sum", "environment.tar.gz"], cwd=store, capture_output=True, check=True).stdout
-    (store / "SHA256SUMS").write_bytes(sums)
+    sums = [hashlib.sha256((store / f"{name}.tar.gz").read_bytes()).hexdigest() for name in ("environment", "launch")]
     for name, text in {
         "aws": 'f="${4}"; t="${5}"; [ "$t" = - ] && exec cat "$f"; cp "$f" "$t"',
         "sudo": 'exec "$@"',
@@ -206,15 +207,19 @@ def test_the_bootstrap_limits_the_cluster_and_refuses_a_damaged_archive(tmp_path
         (tmp_path / name).chmod(0o755)
     (tmp_path / "instance.json").write_text('{"isMaster": true, "isRunningNameNode": true}')
     script = BOOTSTRAP.replace(FOLDER, str(node)).replace(INSTANCE, str(tmp_path / "instance.json"))
-    command = ["bash", "-c", script, "bootstrap", str(store), str(store / "launch.tar.gz"), "5400"]
+    command = ["bash", "-c", script, "bootstrap", str(store), str(store / "launch.tar.gz"), "5400", *sums]
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     subprocess.run(command, env=environment, check=True)
     assert (node / "environment/bin/python").exists() and (node / "launch/submit.sh").exists()
     assert (tmp_path / "timers").read_text() == "--unit=skytrain-limit --on-active=5400 shutdown -h now\n"
     (tmp_path / "instance.json").write_text('{"isMaster": false}')  # EMR would replace any other node
-    with (store / "environment.tar.gz").open("ab") as file:
-        file.write(b"x")
-    assert subprocess.run(command, env=environment, check=False, capture_output=True).returncode != 0
+    for name in ("launch", "environment"):
+        (node / "launch/submit.sh").unlink(missing_ok=True)
+        with (store / f"{name}.tar.gz").open("ab") as file:
+            file.write(b"x")
+        refused = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+        assert refused.returncode != 0 and f"{name}.tar.gz: FAILED" in refused.stdout
+        assert not (node / "launch/submit.sh").exists()
     assert len((tmp_path / "timers").read_text().splitlines()) == 1
 
 

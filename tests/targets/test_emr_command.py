@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import sys
 from datetime import UTC, datetime, timedelta
@@ -114,7 +115,7 @@ def test_a_serverless_job_from_its_request_to_its_end_and_again(
     [job] = typed.jobs
     [record] = launches_of(typed.store, "corpus")
     assert (record.target, record.verb, record.groups[0].name, job.name) == ("emr-serverless", "prepare", JOB, JOB)
-    folder = "runs/corpus/launches/00001/emr"
+    folder = "launches/corpus/00001"
     assert typed.store.exists(f"{folder}/prepare.py") and typed.store.exists(f"{folder}/config.tar.gz")
 
     job.state = "RUNNING"  # moto's jobs succeed at once
@@ -189,7 +190,9 @@ def test_a_cluster_from_its_request_to_its_end(
     [cluster] = typed.clusters.values()
     assert cluster.name == JOB
     for name in ("bootstrap.sh", "launch.tar.gz"):
-        assert typed.store.exists(f"runs/corpus/launches/00001/emr/{name}")
+        assert typed.store.exists(f"launches/corpus/00001/{name}")
+    sent = hashlib.sha256(typed.store.read("launches/corpus/00001/launch.tar.gz")).hexdigest()
+    assert cluster.bootstrap_actions[0].args[4] == sent
     assert typed.launch("cloud=emr", "--yes") == 2
     assert "is not over" in capsys.readouterr().err and len(typed.clusters) == 1
     assert typed("status", "corpus", "cloud=emr") == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import platform
@@ -107,6 +109,16 @@ def prepared(
     config = replace(config, budget=replace(config.budget, usd=budget_usd))
     preflight = replace(ground.preflight(made), config=config)
     return prepare_launch(PlannedJob(Composed(preflight.config, {}, {}), made), preflight, lambda _: None)
+
+
+def user_data_of(ground: Ground) -> str:
+    """The user data of the first launch template."""
+    ec2 = ground.session.client("ec2")
+    [template, *_] = ec2.describe_launch_templates()["LaunchTemplates"]
+    [version] = ec2.describe_launch_template_versions(LaunchTemplateId=template["LaunchTemplateId"])[
+        "LaunchTemplateVersions"
+    ]
+    return base64.b64decode(version["LaunchTemplateData"]["UserData"]).decode()
 
 
 def groups_of(ground: Ground) -> dict[str, int]:
@@ -313,8 +325,10 @@ def test_of_two_launches_at_the_same_moment_one_creates_nothing(
 ) -> None:
     first, second = prepared(ground, stubbed, s3_root), prepared(ground, stubbed, s3_root)
     record = start_launch(first, {"cloud/aws.yaml": b"first"}, Silent())
-    written = {stat.key: first.store.read(stat.key) for stat in first.store.list(f"runs/{RUN}/")}
-    assert f"runs/{RUN}/launches/{record.id}/config.tar.gz" in written
+    written = {stat.key: first.store.read(stat.key) for stat in first.store.list("")}
+    given = f"launches/{RUN}/{record.id}/config.tar.gz"
+    assert given in written
+    assert user_data_of(ground).count(hashlib.sha256(written[given]).hexdigest()) == 1
     with pytest.raises(SkytrainError, match="is being launched by someone else"):
         start_launch(second, {"cloud/aws.yaml": b"second"}, Silent())
     assert list(groups_of(ground).values()) == [1, 0]

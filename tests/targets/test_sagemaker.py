@@ -25,7 +25,7 @@ IMAGE = "763104351884.dkr.ecr.us-east-2.amazonaws.com/pytorch-training@sha256:" 
 ROLE = "arn:aws:iam::123456789012:role/skytrain-pile-us-east-2-node"
 FOLDER = "s3://bucket/pile/runs/gpt2"
 PLACES = JobPlaces(
-    f"{FOLDER}/launches/00001/sagemaker", "s3://bucket/pile/bundles/0123456789abcdef",
+    "s3://bucket/pile/launches/gpt2/00001", "s3://bucket/pile/bundles/0123456789abcdef",
     f"{FOLDER}/launches/00001/output", f"{FOLDER}/tensorboard",
 )  # fmt: skip
 GOLDEN_PLANS = ("two-g5-12xlarge-spot", "two-p4d-efa", "g6e-on-demand")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import time
@@ -213,9 +214,11 @@ def test_a_training_job_from_its_request_to_its_end(
     assert list(typed.jobs) == [JOB]
     [record] = launches_of(typed.store, "gpt2-typed")
     assert (record.target, record.groups[0].name, record.groups[0].usd_per_hour) == ("sagemaker", JOB, 1.5)
-    script = typed.store.read("runs/gpt2-typed/launches/00001/sagemaker/start.sh").decode()
+    script = typed.store.read("launches/gpt2-typed/00001/start.sh").decode()
+    assert hashlib.sha256(script.encode()).hexdigest() in typed.jobs[JOB].algorithm_specification["ContainerEntrypoint"]
+    configuration = typed.store.read("launches/gpt2-typed/00001/config.tar.gz")
+    assert hashlib.sha256(configuration).hexdigest() in script
     assert "run=gpt2-typed budget.usd_per_hour=1.5000 --nodes 1 --processes 1 --launch 00001" in script
-    assert typed.store.exists("runs/gpt2-typed/launches/00001/sagemaker/config.tar.gz")
 
     typed.jobs[JOB].training_job_status = "InProgress"  # moto completes jobs at once
     quota(stubbed, 9.0)

@@ -22,7 +22,7 @@ from skytrain.aws import cloud_files
 from skytrain.cli.main import main
 from skytrain.config import SkytrainError
 from skytrain.targets.bundle import packed
-from skytrain.targets.sagemaker.requests import StartScript
+from skytrain.targets.sagemaker.requests import StartScript, entry_point
 from skytrain.targets.sagemaker.target import read_host, write_failure
 from skytrain.targets.wheels import skytrain_wheel
 from tests.support.hosts import Host, two_hosts
@@ -115,6 +115,7 @@ def test_packages_that_were_changed_are_not_installed_and_the_job_says_why(tmp_p
         requirements=("skytrain",),
         command=("node",),
         python=sys.executable,
+        bundle_sha256=hashlib.sha256((bundle / "SHA256SUMS").read_bytes()).hexdigest(),
         root=str(tmp_path / "ml"),
         work=str(tmp_path / "work"),
     )
@@ -122,6 +123,19 @@ def test_packages_that_were_changed_are_not_installed_and_the_job_says_why(tmp_p
     assert subprocess.run(["bash", launch / "start.sh"], capture_output=True).returncode == 3
     assert (tmp_path / "ml/output/failure").read_text() == "the packages of the run are damaged: launch it again"
     assert not (tmp_path / "work/venv").exists()
+
+
+def test_a_container_runs_the_start_script_that_was_launched_and_no_other(tmp_path: Path) -> None:
+    launch = tmp_path / "input/data/launch"
+    launch.mkdir(parents=True)
+    script = f"touch {tmp_path}/ran"
+    (launch / "start.sh").write_text(script)
+    entry = entry_point(str(tmp_path), hashlib.sha256(script.encode()).hexdigest())
+    assert all(len(word) <= 256 for word in entry)  # SageMaker's limit
+    assert subprocess.run(entry, capture_output=True).returncode == 0 and (tmp_path / "ran").exists()
+    (launch / "start.sh").write_text(f"touch {tmp_path}/attacked")
+    assert subprocess.run(entry, capture_output=True).returncode == 3 and not (tmp_path / "attacked").exists()
+    assert "launch the run again" in (tmp_path / "output/failure").read_text()
 
 
 def make_image(folder: Path) -> Path:
@@ -178,6 +192,8 @@ class Containers:
             requirements=required,
             command=command,
             python=str(self.python),
+            bundle_sha256=hashlib.sha256((self.folder / "bundle/SHA256SUMS").read_bytes()).hexdigest(),
+            config_sha256=hashlib.sha256(packed(CONFIG)).hexdigest(),
             root=str(self.ml),
             work=f"{self.ml}/work",
         )

@@ -23,14 +23,14 @@ resource "aws_iam_policy" "serve_store" {
         Action   = "s3:ListBucket"
         Resource = local.bucket_arn
         Condition = {
-          StringLike = { "s3:prefix" = [for folder in ["exports/", "bundles/", "runs/serve-"] : "${var.project}/${folder}*"] }
+          StringLike = { "s3:prefix" = [for folder in ["exports/", "bundles/", "launches/serve-", "runs/serve-"] : "${var.project}/${folder}*"] }
         }
       },
       {
         Sid      = "ReadModelsAndPackages"
         Effect   = "Allow"
         Action   = "s3:GetObject"
-        Resource = [for folder in ["exports/", "bundles/", "runs/serve-"] : "${local.project_arn}/${folder}*"]
+        Resource = [for folder in ["exports/", "bundles/", "launches/serve-", "runs/serve-"] : "${local.project_arn}/${folder}*"]
       },
       {
         Sid      = "WriteItsRuns"

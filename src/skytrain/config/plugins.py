@@ -16,7 +16,7 @@ def load_class(target: str, key: str) -> Any:
     module_name, _, name = target.rpartition(".")
     if not module_name:
         raise ConfigError(key, f"{target!r} is not package.module.Class")
-    if "" not in sys.path:
+    if "" not in sys.path and not sys.flags.safe_path:  # machines set PYTHONSAFEPATH: they run installed packages only
         sys.path.insert(0, "")  # modules in the current folder, as with `python -m`
     try:
         module = importlib.import_module(module_name)

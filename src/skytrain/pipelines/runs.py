@@ -99,6 +99,7 @@ def delete_run(config: Config, run: str) -> None:
     for folder in store.folders(f"runs/{run}"):
         store.delete_all(f"runs/{run}/{folder}")
     store.delete_all(f"runs/{run}")
+    store.delete_all(f"launches/{run}")
 
 
 def rename_run(config: Config, run: str, name: str) -> list[str]:

@@ -37,6 +37,7 @@ from .launches import (
     current_offer as current_offer,
     end_launch as end_launch,
     ended_reason as ended_reason,
+    inputs_folder as inputs_folder,
     is_superseded as is_superseded,
     launch_folder as launch_folder,
     launch_origin as launch_origin,

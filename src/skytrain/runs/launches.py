@@ -102,8 +102,13 @@ class LaunchRecord:
 
 
 def launch_folder(record: LaunchRecord) -> str:
-    """Return the folder of what belongs to one launch: configuration, logs of failed boots, offers tried."""
+    """Return the folder of what belongs to one launch: its plan, logs of failed boots, offers tried."""
     return f"runs/{record.run}/launches/{record.id}"
+
+
+def inputs_folder(run: str, launch: str) -> str:
+    """Return the folder of what a launch gives its machines to run. They read it; only operators may write there."""
+    return f"launches/{run}/{launch}"
 
 
 def launch_key(run: str, launch: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -18,6 +19,19 @@ from ..storage import Store
 from .wheels import PLUGINS, ImagePython, fetch_wheels, installed_pins, plugins_version, plugins_wheel, skytrain_wheel
 
 SUMS = "SHA256SUMS"  # written last: a bundle without it is not complete
+UNKNOWN_SHA256 = "known-after-the-upload"  # in requests that are shown before there is a bundle
+# A program for machines: it unpacks what `packed` has packed, and refuses links, devices and paths that lead elsewhere.
+UNPACK = """\
+import pathlib, sys, tarfile
+with tarfile.open(sys.argv[1]) as archive:
+    for member in archive:
+        if not member.isfile() or {"", ".."} & set(member.name.split("/")):
+            sys.exit(f"{member.name!r} in {sys.argv[1]} is not a plain file")
+    for member in archive:
+        path = pathlib.Path(sys.argv[2], member.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(archive.extractfile(member).read())
+"""
 
 
 @dataclass(frozen=True)
@@ -95,14 +109,23 @@ def config_files(folders: Sequence[Path]) -> dict[str, bytes]:
 
 
 def packed(files: Mapping[str, bytes]) -> bytes:
-    """Return the files as .tar.gz, for machines to unpack."""
+    """Return the files as .tar.gz, for machines to unpack. The same files give the same bytes."""
     body = io.BytesIO()
-    with tarfile.open(fileobj=body, mode="w:gz") as archive:
+    with (
+        gzip.GzipFile("", "wb", fileobj=body, mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w") as archive,
+    ):
         for name, data in sorted(files.items()):
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
     return body.getvalue()
+
+
+def sums_sha256(store: Store, folder: str) -> str:
+    """Return the SHA-256 of a bundle's list of hashes, by which its machines know that it is the bundle they were given."""
+    key = f"{folder}/{SUMS}"
+    return hashlib.sha256(store.read(key)).hexdigest() if store.exists(key) else UNKNOWN_SHA256
 
 
 def upload_bundle(store: Store, bundle: Bundle, contents: BundleContents, reporter: Reporter) -> None:

@@ -29,6 +29,7 @@ from ..runs import (
     LaunchRecord,
     Reporter,
     create_launch,
+    inputs_folder,
     launch_folder,
     launches_of,
     mark_failed,
@@ -58,6 +59,7 @@ class LaunchSteps(Generic[T]):
     )  # False: what has its name belongs to another launch
     upload: Callable[[Reporter], object] = lambda reporter: None
     files: Mapping[str, bytes] | None = None  # for the launch's folder, by name
+    inputs: Mapping[str, bytes] | None = None  # what the machines run, for the folder that only operators write
     check_alone: Callable[[], object] = lambda: None  # raises if an earlier launch of the run has machines after all
 
 
@@ -71,6 +73,8 @@ def run_launch(launch: LaunchSteps[T], reporter: Reporter) -> T:
     with rollback_on_error(lambda error: roll_back(launch, error, reporter)):
         for name, body in (launch.files or {}).items():
             launch.store.write(f"{launch_folder(launch.record)}/{name}", body)
+        for name, body in (launch.inputs or {}).items():
+            launch.store.write(f"{inputs_folder(launch.record.run, launch.record.id)}/{name}", body)
         fence.advance()
         answer = launch.create(fence.advance)
         fence.advance()  # it may have slept before its last request: what that created is removed then

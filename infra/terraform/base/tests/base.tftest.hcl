@@ -197,7 +197,7 @@ run "default" {
     condition = alltrue([
       for each in jsondecode(aws_iam_policy.serve_store.policy).Statement :
       toset(each.Resource) == toset([
-        for folder in ["exports/", "bundles/", "runs/serve-"] : "arn:aws:s3:::skytrain-demo-123456789012-us-east-2/demo/${folder}*"
+        for folder in ["exports/", "bundles/", "launches/serve-", "runs/serve-"] : "arn:aws:s3:::skytrain-demo-123456789012-us-east-2/demo/${folder}*"
       ]) if each.Action == "s3:GetObject"
     ])
     error_message = "A machine that serves reads exported models, packages and its own runs, and nothing else."

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ...config import EXIT_CODES, INTERRUPTED, SUPERSEDED, UNCOMMITTED
+from ..bundle import UNPACK
 
 GRACE_SECONDS = 300  # after the group's kill time, for a machine that AWS has not ended yet
 COUNT_SECONDS = 8  # between two records of a booting machine's cost
@@ -16,6 +17,35 @@ AGENT_RESTARTS = 3  # of an agent that was killed, on the same machine
 ENDS = "skytrain: this machine ends: "  # before the cause, in the log of a boot and on the console
 
 ORDERLY = ("budget", INTERRUPTED, SUPERSEDED, UNCOMMITTED)  # ends of an agent that need no explanation
+
+USER = "skytrain"  # of the agent
+# Of the agent's unit. Left out on purpose:
+# - PrivateDevices, DevicePolicy, and ProtectClock, which implies a list of devices: GPUs and EFA are devices
+# - ProtectControlGroups: the agent makes a cgroup for each job, to end all of it at once
+# - MemoryDenyWriteExecute: Triton, Numba and the CUDA driver compile at run time
+# - ProcSubset=pid, PrivateUsers, PrivateNetwork, IPAddressDeny: NCCL reads /proc and /sys, hosts talk to each other and S3
+HARDENING = """\
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+ProtectProc=invisible
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
+LockPersonality=yes
+RemoveIPC=yes
+UMask=0077
+SystemCallArchitectures=native
+SystemCallFilter=@system-service pidfd_getfd
+SystemCallErrorNumber=EPERM
+"""
 
 SYSTEMD_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(1, 32), 127)} | {
     ord("\\"): "\\\\", ord('"'): '\\"', ord("%"): "%%", ord("$"): "$$", ord("\n"): "\\n",
@@ -70,19 +100,28 @@ count() {{ # what this machine costs, until its agent counts it
 count & counting=$!
 doing='make its Python environment'
 cache=/var/cache/skytrain; mountpoint -q /opt/dlami/nvme && cache=/opt/dlami/nvme/skytrain
+id {user} &> /dev/null || useradd --system --user-group --home-dir /var/lib/skytrain --shell /usr/sbin/nologin {user}
 mkdir -p $cache /opt/skytrain/bundle /opt/skytrain/config
+chown {user} $cache /opt/skytrain/config
 {environment}
 doing='read '{bundle}
 aws s3 cp --only-show-errors --recursive {bundle} /opt/skytrain/bundle
-(cd /opt/skytrain/bundle && sha256sum --quiet -c SHA256SUMS)
+(cd /opt/skytrain/bundle && sha256sum --quiet -c <<< '{bundle_sha256}  SHA256SUMS' && sha256sum --quiet -c SHA256SUMS)
 doing='read '{config}
-aws s3 cp --only-show-errors {config} - | tar -xz -C /opt/skytrain/config
+aws s3 cp --only-show-errors {config} /opt/skytrain/config.tar.gz
+sha256sum --quiet -c <<< '{config_sha256}  /opt/skytrain/config.tar.gz'
+chmod a+r /opt/skytrain/config.tar.gz
+runuser -u {user} -- {python} -I -c {unpack} /opt/skytrain/config.tar.gz /opt/skytrain/config
 doing='install its packages'
 pip=(/opt/skytrain/bundle/pip-*.whl)
 /opt/skytrain/venv/bin/python "${{pip[0]}}/pip" install --quiet --no-index --find-links /opt/skytrain/bundle {requirements}
+# Devices of GPUs that are not there yet are made by a setuid program, which the agent may not use.
+! command -v nvidia-modprobe > /dev/null || timeout 60 nvidia-modprobe -u -c 0 || true
+! command -v nvidia-smi > /dev/null || timeout 60 nvidia-smi -L || true
 cat > /opt/skytrain/environment <<END
 AWS_REGION={region}
 SKYTRAIN_CACHE=$cache
+PYTHONSAFEPATH=1
 END
 cat > /opt/skytrain/ended <<'END'
 #!/bin/bash
@@ -114,17 +153,20 @@ StartLimitIntervalSec=0
 EnvironmentFile=/opt/skytrain/environment
 WorkingDirectory=/opt/skytrain/config
 ExecStart=/opt/skytrain/venv/bin/skytrain {command}
-ExecStopPost=/opt/skytrain/ended
+ExecStopPost=+/opt/skytrain/ended
 Restart=on-abnormal
 RestartSec=2
 KillMode=mixed
 TimeoutStopSec={stop_seconds}
-PrivateTmp=true
 Delegate=true
 Slice=skytrain.slice
 LimitMEMLOCK=infinity
 LimitNOFILE=1048576
-END
+User={user}
+StateDirectory=skytrain
+CacheDirectory=skytrain
+ReadWritePaths=-/opt/dlami/nvme/skytrain
+{hardening}END
 systemctl daemon-reload
 kill $counting 2> /dev/null || true
 trap - EXIT
@@ -147,7 +189,9 @@ class BootScript:
     region: str
     group: str
     bundle: str  # s3:// URL of the wheels and their hashes
+    bundle_sha256: str  # of the list of those hashes
     config: str  # s3:// URL of the user's own configuration files, as .tar.gz
+    config_sha256: str
     failures: str  # s3:// URL of the folder for logs of failed boots
     python: str  # of the image
     requirements: tuple[str, ...]
@@ -161,10 +205,16 @@ class BootScript:
         """Return the script. It contains no credentials: the instance profile has them."""
         return TEMPLATE.format(
             end=int(kill_at.timestamp()) + GRACE_SECONDS,
+            user=USER,
+            hardening=HARDENING,
             region=shlex.quote(self.region),
             group=shlex.quote(self.group),
             bundle=shlex.quote(self.bundle),
+            bundle_sha256=self.bundle_sha256,
             config=shlex.quote(self.config),
+            config_sha256=self.config_sha256,
+            python=shlex.quote(self.python),
+            unpack=shlex.quote(UNPACK),
             failures=shlex.quote(self.failures),
             environment=(SHARED if self.image_packages else PLAIN).format(python=shlex.quote(self.python)),
             requirements=shlex.join(self.requirements),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import shlex
 import tempfile
@@ -50,6 +51,7 @@ from ...runs import (
     LaunchRecord,
     Reporter,
     Silent,
+    inputs_folder,
     launch_folder,
     launch_starts,
     launches_of,
@@ -58,7 +60,7 @@ from ...runs import (
 )
 from ...storage import Store, open_store
 from ...tuning import Schedule, plan_sweep, sweep_name
-from ..bundle import Bundle, BundleContents, bundle_of, packed, upload_bundle
+from ..bundle import UNKNOWN_SHA256, Bundle, BundleContents, bundle_of, packed, sums_sha256, upload_bundle
 from ..checks import Finding, Preflight, account_checks, require
 from ..jobs import job_config, job_extras, job_name, launch_record, machine_run, node_command
 from ..lifecycle import (
@@ -87,6 +89,7 @@ from .replacement import most_machines
 from .requests import GroupSpec, group_name, kill_time, launch_calls
 
 DELETE_GROUP = "DeleteAutoScalingGroup"
+CONFIG = "config.tar.gz"
 SMOKE_SUFFIX = "-smoke"  # of a smoke run's name
 START_SECONDS = 180.0  # in which the last act of a smoke run starts the run
 POLL_SECONDS = 5.0
@@ -112,6 +115,16 @@ class PreparedLaunch:
         """All requests, in order: groups that wait are there before those that they wait for."""
         own = launch_calls(self.groups, waits=self.record.after is not None)
         return [*own, *(self.smoke.calls if self.smoke else [])]
+
+    def given(self, files: Mapping[str, bytes]) -> PreparedLaunch:
+        """Return the launch with the hashes of what its machines are given, which they check before they unpack it."""
+        config = hashlib.sha256(packed(files)).hexdigest()
+        bundle = sums_sha256(self.store, self.bundle.key)
+        groups = tuple(
+            replace(group, boot=replace(group.boot, config_sha256=config, bundle_sha256=bundle))
+            for group in self.groups
+        )
+        return replace(self, groups=groups, smoke=self.smoke.given(files) if self.smoke else None)
 
     @property
     def usd_per_hour(self) -> float:
@@ -243,7 +256,8 @@ def _steps(prepared: PreparedLaunch, files: Mapping[str, bytes], reporter: Repor
     store = prepared.store
 
     def create(advance: Advance) -> None:
-        for call in prepared.calls:
+        given = prepared.given(files)  # now that the bundle is in the store
+        for call in given.calls:
             advance()
             session.perform(call)
 
@@ -268,7 +282,8 @@ def _steps(prepared: PreparedLaunch, files: Mapping[str, bytes], reporter: Repor
         remove=remove,
         check_alone=still_alone,
         upload=lambda reporter: upload_bundle(prepared.store, prepared.bundle, prepared.contents, reporter),
-        files={"config.tar.gz": packed(files), **plan_file(prepared.plan)},
+        files=plan_file(prepared.plan),
+        inputs={CONFIG: packed(files)},
     )
 
 
@@ -313,7 +328,9 @@ def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineIma
         region=draft.session.region,
         group=record.groups[number].name,
         bundle=store.url(draft.bundle.key),
-        config=f"{folder}/config.tar.gz",
+        bundle_sha256=UNKNOWN_SHA256,
+        config=store.url(f"{inputs_folder(draft.run, record.id)}/{CONFIG}"),
+        config_sha256=UNKNOWN_SHA256,
         failures=f"{folder}/boot-failures",
         python=config.cloud.python if image.torch_version else PLAIN_PYTHON,
         image_packages=image.torch_version is not None and draft.plan.job != "serve",

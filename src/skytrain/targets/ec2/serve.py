@@ -41,10 +41,6 @@ class _Endpoint:
     put: Call
     model_key: str  # of the exported folder, relative to the store
 
-    @property
-    def calls(self) -> list[Call]:
-        return [self.put, *self.prepared.calls]
-
 
 class Ec2Target:
     """One machine with GPUs, which fetches the exported model from the store."""
@@ -74,7 +70,7 @@ class Ec2Target:
         prepared = endpoint.prepared
         reporter.table("serve", _rows(endpoint, model))
         if job.request.dry_run:
-            print(render_calls(endpoint.calls))  # noqa: T201
+            print(render_calls([endpoint.put, *prepared.given(config_files(job.folders)).calls]))  # noqa: T201
             return 0
         job.confirm(prepared.session, "Serve?", prepared.usd_per_hour)
         upload_model(prepared.store, model, endpoint.model_key, reporter)

@@ -67,7 +67,7 @@ class Ec2Launcher(LaunchTarget):
         return ReadyJob(
             name=prepared.run,
             config=job.composed.config,
-            requests=render_calls(prepared.calls),
+            requests=render_calls(prepared.given(request.files()).calls),
             summary=_summary(prepared),
             start=start,
             session=prepared.session,
@@ -94,7 +94,7 @@ class Ec2Launcher(LaunchTarget):
         return ReadyJob(
             name=prepared[0].run,
             config=jobs[0].composed.config,
-            requests=render_calls([call for one in prepared for call in one.calls]),
+            requests=render_calls([call for one in prepared for call in one.given(files).calls]),
             summary=[("store", prepared[0].store.root)],
             start=start,
             session=prepared[0].session,
@@ -227,7 +227,7 @@ def _sweep(request: LaunchRequest) -> ReadyJob:
     return ReadyJob(
         name=planned.name,
         config=planned.jobs[0].composed.config,
-        requests=render_calls([call for one in prepared for call in one.calls]),
+        requests=render_calls([call for one in prepared for call in one.given(request.files()).calls]),
         summary=_sweep_summary(planned, prepared),
         start=start,
         session=prepared[0].session,

@@ -109,6 +109,7 @@ def _container(job: EksJobSpec) -> KubeObject:
         "AWS_REGION": job.cloud.region or "",
         # A pod reaches no metadata service: credentials come from pod identity, spot notices as SIGTERM from Karpenter.
         "AWS_EC2_METADATA_DISABLED": "true",
+        "PYTHONSAFEPATH": "1",  # classes come from the image, not from the working folder
         **job.eks.environment,
     }
     return {

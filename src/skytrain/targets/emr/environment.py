@@ -13,7 +13,7 @@ from pathlib import Path
 from ...config import format_bytes
 from ...runs import Reporter
 from ...storage import Store
-from ..bundle import SUMS, BundleContents, bundle_of
+from ..bundle import SUMS, UNKNOWN_SHA256, BundleContents, bundle_of
 from ..wheels import fetch_wheels, plugins_wheel, run_pip, skytrain_wheel
 
 ARCHIVE = "environment.tar.gz"
@@ -26,7 +26,7 @@ PYTHON = f"""\
 #!/bin/sh
 here=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
 unset PYTHONHOME
-export PYTHONPATH="$here/site${{PYTHONPATH:+:$PYTHONPATH}}" PYTHONNOUSERSITE=1
+export PYTHONPATH="$here/site${{PYTHONPATH:+:$PYTHONPATH}}" PYTHONNOUSERSITE=1 PYTHONSAFEPATH=1
 export NUMBA_CACHE_DIR="${{NUMBA_CACHE_DIR:-${{TMPDIR:-/tmp}}/skytrain-numba-$(id -u)}}"
 python="${{SKYTRAIN_PYTHON:-python{SPARK_PYTHON}}}"
 if ! command -v "$python" > /dev/null; then
@@ -94,6 +94,11 @@ def pack_environment(store: Store, contents: BundleContents, reporter: Reporter)
         digest = store.upload(archive, packed.key, advanced)
         store.create(packed.sums, f"{digest}  {ARCHIVE}\n".encode())
     return packed
+
+
+def packed_sha256(store: Store, packed: PackedEnvironment) -> str:
+    """Return the SHA-256 of the archive in the store."""
+    return store.read(packed.sums).decode().split()[0] if store.exists(packed.sums) else UNKNOWN_SHA256
 
 
 def _install(wheels: Path, site: Path, contents: BundleContents) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ from ...planning import (
     load_catalog,
     timestamp,
 )
-from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, launch_folder, launches_of, next_launch
+from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, inputs_folder, launches_of, next_launch
 from ...storage import Store, open_store
 from ...tokens import has_tokens
 from ..bundle import BundleContents, packed
@@ -25,7 +26,7 @@ from ..limits import ask_account, check_alone
 from ..wheels import PLATFORMS, ImagePython
 from .checks import spark_job_checks
 from .costs import cluster_offer, cluster_price, serverless_offer, serverless_usd_per_hour
-from .environment import ENTRY, SPARK_PYTHON, PackedEnvironment, environment_of, pack_environment
+from .environment import ENTRY, SPARK_PYTHON, PackedEnvironment, environment_of, pack_environment, packed_sha256
 from .jobs import SERVERLESS, emr_jobs_of, emr_log_folder, stop_emr_job
 from .requests import (
     BOOTSTRAP,
@@ -39,6 +40,10 @@ from .requests import (
     start_job_run,
     submit_script,
 )
+
+# what a cluster reads from the folder of the launch's inputs
+SCRIPT = "bootstrap.sh"
+FILES = "launch.tar.gz"
 
 
 @dataclass(frozen=True)
@@ -61,17 +66,16 @@ class EmrLaunch:
     def serverless(self) -> bool:
         return self.record.target == SERVERLESS
 
-    @property
-    def folder(self) -> str:
-        return f"{launch_folder(self.record)}/emr"
-
-    @property
-    def calls(self) -> list[Call]:
-        """The requests in order. The second of EMR Serverless names the application that the first creates."""
+    def calls(self, files: Mapping[str, bytes]) -> list[Call]:
+        """Return the requests in order. The second of EMR Serverless names the application that the first creates."""
         if self.serverless:
             return serverless_calls(self.job)
-        url = self.store.url(self.folder)
-        return [cluster_call(self.job, self.subnet, f"{url}/bootstrap.sh", f"{url}/launch.tar.gz")]
+        url = self.store.url(inputs_folder(self.run, self.record.id))
+        given = (
+            packed_sha256(self.store, self.environment),
+            hashlib.sha256(_inputs(self, files)[FILES]).hexdigest(),
+        )
+        return [cluster_call(self.job, self.subnet, f"{url}/{SCRIPT}", f"{url}/{FILES}", given)]
 
     @property
     def most_usd(self) -> float:
@@ -91,7 +95,7 @@ def prepare_emr_launch(
     config = composed.config
     _check_place(config)
     launch = _assembled(composed, preflight, documents)
-    assert launch.calls
+    launch.calls({})  # what EMR refuses is told now
     if preflight.preview:
         return launch
     require(spark_job_checks(), preflight, tell)
@@ -118,7 +122,7 @@ def start_emr_launch(launch: EmrLaunch, files: Mapping[str, bytes], reporter: Re
             advance()
             launch.session.perform(start_job_run(launch.job, application))
         else:
-            launch.session.perform(launch.calls[0])
+            launch.session.perform(launch.calls(files)[0])
 
     def remove(error: BaseException) -> None:
         """Stop the job if it was started after all: the answer may have been lost."""
@@ -132,17 +136,17 @@ def start_emr_launch(launch: EmrLaunch, files: Mapping[str, bytes], reporter: Re
         create=create,
         remove=remove,
         upload=upload,
-        files={f"emr/{name}": body for name, body in _files(launch, files).items()},
+        inputs=_inputs(launch, files),
     )
     run_launch(steps, reporter)
 
 
-def _files(launch: EmrLaunch, files: Mapping[str, bytes]) -> dict[str, bytes]:
+def _inputs(launch: EmrLaunch, files: Mapping[str, bytes]) -> dict[str, bytes]:
     """Return what the job reads from the store besides its packages."""
     if launch.serverless:
         return {"prepare.py": ENTRY.encode(), "config.tar.gz": packed(files)}
     own = {"prepare.py": ENTRY.encode(), "submit.sh": submit_script(launch.job).encode()}
-    return {"bootstrap.sh": BOOTSTRAP.encode(), "launch.tar.gz": packed({**files, **own})}
+    return {SCRIPT: BOOTSTRAP.encode(), FILES: packed({**files, **own})}
 
 
 def _check_place(config: Config) -> None:
@@ -188,9 +192,12 @@ def _assembled(composed: Composed, preflight: Preflight, documents: float | None
     else:
         usd = cluster_price(wanted, catalog, region).usd
         estimate = cluster_offer(work, wanted, catalog, region)
-    folder = store.url(f"runs/{run}/launches/{number}")
+    inputs = store.url(inputs_folder(run, number))
     places = EmrPlaces(
-        store.url(environment.key), f"{folder}/emr/prepare.py", f"{folder}/emr/config.tar.gz", f"{folder}/logs/"
+        environment=store.url(environment.key),
+        entry=f"{inputs}/prepare.py",
+        config=f"{inputs}/config.tar.gz",
+        logs=f"{store.url(f'runs/{run}/launches/{number}')}/logs/",
     )
     tags = Tags(config.cloud.project, config.cloud.owner or session.identity.name, run)
     timeout = _timeout(config, usd)

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...aws import Call, Tags
 from ...config import CloudConfig, EmrConfig, SkytrainError
-from ..bundle import SUMS
+from ..bundle import UNKNOWN_SHA256, UNPACK
 from ..jobs import scheduler_job_name
 from .environment import ARCHIVE
 
@@ -262,7 +262,7 @@ RETRIED = (10,)
 BOOTSTRAP = f"""\
 #!/bin/bash
 # Made by Skytrain: packages and configuration of a job, from the store. Arguments: s3:// folder of the packed
-# environment, s3:// URL of the launch's files, seconds after which the cluster must be gone.
+# environment, s3:// URL of the launch's files, seconds after which the cluster must be gone, SHA-256 of the two archives.
 set -euo pipefail
 # A cluster ends with its primary node. This is the last limit: it also holds if no step ever starts.
 if grep -Eq '"isMaster": *true' {INSTANCE}; then
@@ -272,11 +272,12 @@ sudo mkdir -p {FOLDER}/environment {FOLDER}/launch
 sudo chown -R "$(id -un)" {FOLDER}
 cd {FOLDER}
 aws s3 cp --only-show-errors "$1/{ARCHIVE}" {ARCHIVE}
-aws s3 cp --only-show-errors "$1/{SUMS}" {SUMS}
-sha256sum --quiet -c {SUMS}
+sha256sum --quiet -c <<< "$4  {ARCHIVE}"
 tar -xzf {ARCHIVE} -C environment
 rm {ARCHIVE}
-aws s3 cp --only-show-errors "$2" - | tar -xz -C launch
+aws s3 cp --only-show-errors "$2" launch.tar.gz
+sha256sum --quiet -c <<< "$5  launch.tar.gz"
+environment/bin/python -I -c {shlex.quote(UNPACK)} launch.tar.gz launch
 environment/bin/python -c 'import skytrain.corpus'
 """
 
@@ -301,8 +302,13 @@ exit $code
 """
 
 
-def cluster_call(job: EmrJobSpec, subnet: str, bootstrap: str, files: str) -> Call:
-    """Return the request. `bootstrap` and `files` are s3:// URLs of the script and of the launch's files."""
+def cluster_call(
+    job: EmrJobSpec, subnet: str, bootstrap: str, files: str, given: tuple[str, str] = (UNKNOWN_SHA256, UNKNOWN_SHA256)
+) -> Call:
+    """Return the request. `bootstrap` and `files` are s3:// URLs of the script and of the launch's files.
+
+    `given` has the SHA-256 of the packed environment and of those files, which each node checks before it unpacks them.
+    """
     check_settings(job)
     wanted = job.settings
     cloud = job.cloud
@@ -324,7 +330,12 @@ def cluster_call(job: EmrJobSpec, subnet: str, bootstrap: str, files: str) -> Ca
                 "Name": "skytrain",
                 "ScriptBootstrapAction": {
                     "Path": bootstrap,
-                    "Args": [job.places.environment.rpartition("/")[0], files, str(job.most_seconds)],
+                    "Args": [
+                        job.places.environment.rpartition("/")[0],
+                        files,
+                        str(job.most_seconds),
+                        *given,
+                    ],
                 },
             }
         ],

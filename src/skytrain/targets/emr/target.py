@@ -44,7 +44,7 @@ class EmrLauncher(LaunchTarget):
         return ReadyJob(
             name=launch.run,
             config=composed.config,
-            requests=render_calls(launch.calls),
+            requests=render_calls(launch.calls(request.files())),
             summary=_summary(launch),
             start=start,
             session=launch.session,

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ...aws import AwsSession, Call, CloudError, Tags, preview_container, pushed_image
 from ...config import Composed, Config, plugin_targets
 from ...planning import Plan, timestamp
-from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, launches_of, next_launch, run_name
+from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, inputs_folder, launches_of, next_launch, run_name
 from ...storage import Store, open_store
-from ..bundle import Bundle, BundleContents, bundle_of, packed, upload_bundle
+from ..bundle import Bundle, BundleContents, bundle_of, packed, sums_sha256, upload_bundle
 from ..checks import Finding, Preflight, require
 from ..jobs import job_extras, launch_record, node_command, scheduler_job_name
-from ..lifecycle import LaunchSteps, run_launch
+from ..lifecycle import Advance, LaunchSteps, run_launch
 from ..limits import ask_account, check_alone, check_place, check_same, seconds_affordable
 from ..plans import PlannedJob, plan_file
 from ..wheels import PLATFORMS, ImagePython
 from .checks import training_job_checks
 from .jobs import jobs_of, on_demand_usd, stop_job, training_job
-from .requests import JobPlaces, SageMakerJobSpec, StartScript, check_settings
+from .requests import CONFIG, ENTRY, JobPlaces, SageMakerJobSpec, StartScript, check_settings
 
 NAME_TAKEN = "ResourceInUse"  # CreateTrainingJob's error for a name that a job has, or had
 
@@ -38,6 +39,16 @@ class SageMakerLaunch:
     script: StartScript
     job: SageMakerJobSpec
     usd_per_hour_each: float  # of one machine
+
+    def given(self, files: Mapping[str, bytes]) -> SageMakerLaunch:
+        """Return the launch with the hashes of what its containers are given, which they check before they use it."""
+        script = replace(
+            self.script,
+            config_sha256=hashlib.sha256(packed(files)).hexdigest(),
+            bundle_sha256=sums_sha256(self.store, self.bundle.key),
+        )
+        script_sha256 = hashlib.sha256(script.render().encode()).hexdigest()
+        return replace(self, script=script, job=replace(self.job, script_sha256=script_sha256))
 
     @property
     def call(self) -> Call:
@@ -76,6 +87,11 @@ def prepare_sagemaker_launch(
 def start_sagemaker_launch(launch: SageMakerLaunch, files: Mapping[str, bytes], reporter: Reporter) -> None:
     """Upload packages, configuration and start script, write the record, create the job."""
 
+    def create(advance: Advance) -> object:
+        given = launch.given(files)  # now that the bundle is in the store
+        launch.store.write(f"{inputs_folder(launch.run, launch.record.id)}/{ENTRY}", given.script.render().encode())
+        return launch.session.perform(given.call)
+
     def remove(error: BaseException) -> None:
         """Stop the job if it was created after all: the answer may have been lost."""
         for job in jobs_of(launch.session, [launch.record]):
@@ -85,15 +101,12 @@ def start_sagemaker_launch(launch: SageMakerLaunch, files: Mapping[str, bytes], 
     steps = LaunchSteps(
         store=launch.store,
         record=launch.record,
-        create=lambda advance: launch.session.perform(launch.call),
+        create=create,
         remove=remove,
         may_have_created=lambda error: not (isinstance(error, CloudError) and error.code == NAME_TAKEN),
         upload=lambda reporter: upload_bundle(launch.store, launch.bundle, launch.contents, reporter),
-        files={
-            "sagemaker/start.sh": launch.script.render().encode(),
-            "sagemaker/config.tar.gz": packed(files),
-            **plan_file(launch.plan),
-        },
+        files=plan_file(launch.plan),
+        inputs={CONFIG: packed(files)},
     )
     run_launch(steps, reporter)
 
@@ -142,7 +155,7 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
         number = _free_number(session, project, run, int(number))
     folder = store.url(f"runs/{run}")
     places = JobPlaces(
-        f"{folder}/launches/{number}/sagemaker",
+        store.url(inputs_folder(run, number)),
         store.url(bundle.key),
         f"{folder}/launches/{number}/output",
         f"{folder}/tensorboard",

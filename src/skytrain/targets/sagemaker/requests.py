@@ -15,11 +15,14 @@ from typing import Any
 from ...aws import Call, Tags
 from ...config import CloudConfig, SageMakerConfig, SkytrainError, format_seconds
 from ...planning import PlannedOffer, load_catalog
+from ..bundle import UNKNOWN_SHA256, UNPACK
 from ..jobs import scheduler_job_name
 
 MOST_SECONDS = 28 * 86400  # of a training job
 LEAST_PENDING_SECONDS = 1800
-ENTRY = "start.sh"  # in the channel `launch`
+# in the channel `launch`
+ENTRY = "start.sh"
+CONFIG = "config.tar.gz"
 # channels
 LAUNCH = "launch"
 BUNDLE = "bundle"
@@ -72,6 +75,7 @@ class SageMakerJobSpec:
     cloud: CloudConfig
     places: JobPlaces
     launched_at: datetime
+    script_sha256: str = UNKNOWN_SHA256  # of the start script, which the container checks before it runs it
 
     @property
     def name(self) -> str:
@@ -102,7 +106,7 @@ class SageMakerJobSpec:
             "AlgorithmSpecification": {
                 "TrainingImage": wanted.image,
                 "TrainingInputMode": "File",
-                "ContainerEntrypoint": ["bash", f"{wanted.root}/input/data/{LAUNCH}/{ENTRY}"],
+                "ContainerEntrypoint": entry_point(wanted.root, self.script_sha256),
                 "MetricDefinitions": [{"Name": name, "Regex": regex} for name, regex in METRICS.items()],
                 "EnableSageMakerMetricsTimeSeries": True,
             },
@@ -137,6 +141,15 @@ class SageMakerJobSpec:
         region = _needed(self.cloud.region, "region")
         # A container's metadata service is not the instance's: credentials come from the role, spot notices as signals.
         return {"AWS_REGION": region, "AWS_EC2_METADATA_DISABLED": "true", **self.cloud.sagemaker.environment}
+
+
+def entry_point(root: str, script_sha256: str) -> list[str]:
+    """Return what the container runs: the start script of the channel, if it is the one that was launched."""
+    check = (
+        'sha256sum --quiet -c <<< "$0  $1" && exec bash "$1"; '
+        "mkdir -p $2; echo the start script was changed: launch the run again | tee $2/failure; exit 3"
+    )
+    return ["bash", "-c", check, script_sha256, f"{root}/input/data/{LAUNCH}/{ENTRY}", f"{root}/output"]
 
 
 def job_role(cloud: CloudConfig) -> str:
@@ -229,7 +242,7 @@ fail() {{ # SageMaker shows the first 1024 characters as the job's FailureReason
 mkdir -p "$work/config" "$work/cache" || fail "no room for packages in $work" 3
 # The channels hold packages and configuration: nothing comes from the internet.
 cd "$ml/input/data/{bundle}" || fail "the channel {bundle} is missing" 3
-sha256sum --quiet -c SHA256SUMS || fail "the packages of the run are damaged: launch it again" 3
+sha256sum --quiet -c <<< '{bundle_sha256}  SHA256SUMS' && sha256sum --quiet -c SHA256SUMS || fail "the packages of the run are damaged: launch it again" 3
 # The image's Python may itself be a virtual environment: one made from it sees its packages through a .pth file only.
 [ -e "$work/venv/bin/python" ] || {python} -m venv --without-pip "$work/venv" || fail "{python} makes no environment" 3
 site=$("$work/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')
@@ -237,8 +250,10 @@ site=$("$work/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])
 pip=(pip-*.whl)
 "$work/venv/bin/python" "${{pip[0]}}/pip" install --quiet --no-index --find-links . {requirements} ||
   fail "the packages of the run do not fit the image's Python" 3
-tar -xzf "$ml/input/data/{launch}/config.tar.gz" -C "$work/config" && cd "$work/config" || fail "no configuration" 3
-export SKYTRAIN_CACHE="$work/cache"
+archive="$ml/input/data/{launch}/config.tar.gz"
+sha256sum --quiet -c <<< "{config_sha256}  $archive" || fail "the configuration of the run was changed: launch it again" 3
+{python} -I -c {unpack} "$archive" "$work/config" && cd "$work/config" || fail "no configuration" 3
+export SKYTRAIN_CACHE="$work/cache" PYTHONSAFEPATH=1
 
 # This shell is the container's first process: it passes signals on and collects processes that have lost their parent.
 "$work/venv/bin/skytrain" {command} > >(tee "$work/log") 2>&1 &
@@ -267,6 +282,8 @@ class StartScript:
     requirements: tuple[str, ...]
     command: tuple[str, ...]  # of skytrain: node ...
     python: str  # of the image
+    bundle_sha256: str = UNKNOWN_SHA256  # of the list of the packages' hashes
+    config_sha256: str = UNKNOWN_SHA256
     root: str = "/opt/ml"
     work: str = "/tmp/skytrain"  # on the disk of the job, where /opt/ml/input is too
 
@@ -281,4 +298,7 @@ class StartScript:
             python=shlex.quote(self.python),
             requirements=shlex.join(self.requirements),
             command=shlex.join(self.command),
+            bundle_sha256=self.bundle_sha256,
+            config_sha256=self.config_sha256,
+            unpack=shlex.quote(UNPACK),
         )

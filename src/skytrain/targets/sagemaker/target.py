@@ -128,7 +128,7 @@ class SageMakerLauncher(LaunchTarget):
         return ReadyJob(
             name=launch.run,
             config=composed.config,
-            requests=render_calls([launch.call]),
+            requests=render_calls([launch.given(request.files()).call]),
             summary=_summary(launch),
             start=start,
             session=launch.session,
