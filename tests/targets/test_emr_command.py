@@ -108,7 +108,7 @@ def test_a_serverless_job_from_its_request_to_its_end_and_again(
     create, start = json.loads(said.out)
     assert (create["operation"], start["operation"]) == ("CreateApplication", "StartJobRun")
     assert "$5.30 an hour" in said.err and "costs" in said.err
-    assert not typed.jobs and typed.store.list("") == []
+    assert not typed.jobs and typed.store.list("runs") == []
 
     assert typed.launch("cloud=emr-serverless", "--yes") == 0
     assert "skytrain stop corpus cloud=emr-serverless" in capsys.readouterr().out

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
+from skytrain.aws import Call, CloudError
 from skytrain.cli.main import main
 from skytrain.config import Config, compose
 from skytrain.storage import Store, open_store
-from skytrain.targets import find_inputs
+from skytrain.targets import Preflight, find_inputs, run_checks
+from skytrain.targets.ec2.requests import network_interfaces
+from skytrain.targets.emr.checks import spark_job_checks
 from skytrain.targets.inputs import MissingInput
 from tests.support.token_manifests import store_manifests
 
 from .conftest import use_store
+from .plans import offer
+from .test_ec2 import group_of
 
 WORDS = ["data=synthetic", "run=looks"]
 ACCOUNT = ["cloud.target=ec2", "store.root=s3://bucket/demo"]
@@ -138,3 +146,40 @@ def test_without_an_account_nothing_is_launched(
         main()
     assert ended.value.code == 2
     assert "needs an AWS account" in capsys.readouterr().err
+
+
+def test_a_role_that_the_caller_may_not_see_is_not_checked_and_fails_nothing() -> None:
+    class Denied:
+        def perform(self, call: Call) -> dict[str, object]:
+            raise CloudError("denied", fix="ask", code="AccessDenied", cause="credentials")
+
+    config = compose(["cloud.target=emr-serverless", "cloud.roles.prepare=arn:aws:iam::123456789012:role/p"]).config
+    preflight = Preflight(config)
+    preflight.__dict__["session"] = Denied()
+    names = ("role", "service-linked role")
+    checks = [replace(check, needs=()) for check in spark_job_checks() if check.name in names]
+    assert [finding.verdict for finding in run_checks(checks, preflight)] == ["not checked", "not checked"]
+
+
+def test_the_first_network_card_of_p6_b300_has_no_efa() -> None:
+    b300 = replace(offer("p6-b300.48xlarge"), efa_interfaces=16)
+    primary, *others = network_interfaces(group_of(b300))
+    assert primary["NetworkCardIndex"] == 0 and primary["InterfaceType"] == "interface"
+    assert [(one["NetworkCardIndex"], one["DeviceIndex"]) for one in others] == [(card, 0) for card in range(1, 17)]
+
+
+@pytest.mark.parametrize(("device", "reserved"), [("0xefa2", True), ("0x1eb8", False)])
+def test_nodes_of_karpenter_reserve_huge_pages_only_with_an_efa_device(
+    tmp_path: Path, device: str, reserved: bool
+) -> None:
+    """The script of the node class, run with its folders elsewhere."""
+    text = (Path(__file__).parents[2] / "infra/kubernetes/components/karpenter/nodes.yaml").read_text()
+    node_class = next(one for one in yaml.safe_load_all(text) if one["kind"] == "EC2NodeClass")
+    script = node_class["spec"]["userData"].partition("#!/bin/bash\n")[2].partition("--==SKYTRAIN==--")[0]
+    for folder in ("etc/sysctl.d", "etc/systemd/system", "sys/bus/pci/devices/0000:00:1d.0"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "sys/bus/pci/devices/0000:00:1d.0/device").write_text(f"{device}\n")
+    here = script.replace("/etc/", f"{tmp_path}/etc/").replace("/sys/bus", f"{tmp_path}/sys/bus")
+    here = "systemctl() { :; }; sysctl() { :; }\n" + here
+    subprocess.run(["bash", "-c", here], check=True)
+    assert (tmp_path / "etc/sysctl.d/90-efa-hugepages.conf").exists() is reserved

@@ -80,6 +80,17 @@ def roles(preflight: Preflight) -> str:
     return f"{', '.join(names.values())}; machines get {', '.join(carried)}"
 
 
+def find_role(preflight: Preflight, name: str) -> dict[str, Any]:
+    """Return a role. Raises NotChecked where the caller may not see it: AWS itself refuses a role that does not fit."""
+    try:
+        described: dict[str, Any] = preflight.session.perform(Call("iam", "GetRole", {"RoleName": name}))["Role"]
+        return described
+    except CloudError as error:
+        if error.code.startswith("AccessDenied"):
+            raise NotChecked(f"you may not see the role {name} (iam:GetRole)") from None
+        raise
+
+
 def secrets(preflight: Preflight) -> str:
     """Check that the secrets of `cloud.secrets` exist. Their values are not read: only machines may."""
     places = preflight.config.cloud.secrets

@@ -22,6 +22,8 @@ from .replacement import HOOK, HOOK_SECONDS
 
 NAME_LENGTH = 100  # a launch template's name may have 128 characters
 USER_DATA_BYTES = 16 * 1024
+# 17 network cards, of which the first has no EFA: github.com/aws/aws-parallelcluster/issues/7143.
+PLAIN_FIRST_CARD = "p6-b300."
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def launch_template(group: GroupSpec) -> Call:
 def network_interfaces(group: GroupSpec) -> list[dict[str, Any]]:
     """Return the interfaces: one for IP, and EFA ones as the type has them.
 
-    The primary interface cannot be EFA only; its card also carries an EFA device, and so does every other
+    The primary interface cannot be EFA only; its card also carries an EFA device where it can, and so does every other
     card. With several interfaces EC2 assigns no public address.
     """
     security_group = _needed(group.cloud.security_group, "security_group")
@@ -143,8 +145,11 @@ def network_interfaces(group: GroupSpec) -> list[dict[str, Any]]:
             f"{group.offer.instance_type} with EFA needs private subnets: EC2 gives no public address to a machine with several interfaces\n"
             "  apply infra/terraform/base with nat = true or closed_network = true, then: skytrain cloud init"
         )
-    cards = [{"NetworkCardIndex": 0, "DeviceIndex": 1}] if efa else []
-    cards += [{"NetworkCardIndex": card, "DeviceIndex": 0} for card in range(1, efa)]
+    if group.offer.instance_type.startswith(PLAIN_FIRST_CARD):
+        cards = [{"NetworkCardIndex": card, "DeviceIndex": 0} for card in range(1, efa + 1)]
+    else:
+        cards = [{"NetworkCardIndex": 0, "DeviceIndex": 1}] if efa else []
+        cards += [{"NetworkCardIndex": card, "DeviceIndex": 0} for card in range(1, efa)]
     return [primary, *({**card, "InterfaceType": "efa-only", **common} for card in cards)]
 
 

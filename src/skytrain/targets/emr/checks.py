@@ -7,7 +7,7 @@ from collections import Counter
 from ...aws import QUOTA_PAGE, Call, CloudError, offered_zones
 from ...planning import Market, quota_code
 from ..checks import Check, Failed, NotChecked, Preflight, account_checks
-from ..checks.account import trusts
+from ..checks.account import find_role, trusts
 from ..checks.quota import QUOTA_ACTIONS, held_vcpus, used_vcpus
 from .jobs import SERVERLESS
 from .requests import needed
@@ -33,7 +33,7 @@ def role(preflight: Preflight) -> str:
         }
     for arn, service in wanted.items():
         name = arn.rpartition("/")[2]
-        described = preflight.session.perform(Call("iam", "GetRole", {"RoleName": name}))["Role"]
+        described = find_role(preflight, name)
         if not trusts(described, service):
             raise Failed(f"the role {name} does not trust {service}: EMR cannot use it", APPLY)
     return ", ".join(f"{arn.rpartition('/')[2]} trusts {service}" for arn, service in wanted.items())
@@ -43,7 +43,7 @@ def service_linked_role(preflight: Preflight) -> str:
     """Check the role that AWS itself needs; the operator may not create it."""
     name, service = SERVICE_ROLES[str(preflight.config.cloud.target)]
     try:
-        preflight.session.perform(Call("iam", "GetRole", {"RoleName": name}))
+        find_role(preflight, name)
     except CloudError as error:
         if error.code != "NoSuchEntity":
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...aws import Call, CloudError
 from ...planning import load_catalog
 from ..checks import Check, Failed, NotChecked, Preflight, account_checks
-from ..checks.account import trusts
+from ..checks.account import find_role, trusts
 from .jobs import quota_of, training_quotas, used_instances
 from .requests import ecr_image, job_role
 
@@ -18,7 +18,7 @@ def role(preflight: Preflight) -> str:
     """Check that SageMaker may assume the role of the containers."""
     arn = job_role(preflight.config.cloud)
     name = arn.rpartition("/")[2]
-    described = preflight.session.perform(Call("iam", "GetRole", {"RoleName": name}))["Role"]
+    described = find_role(preflight, name)
     if not trusts(described, SERVICE):
         raise Failed(f"the role {name} does not trust {SERVICE}: SageMaker cannot run containers with it", APPLY)
     return f"{name} trusts {SERVICE}"
