@@ -23,8 +23,9 @@ from skytrain.planning import (
 from skytrain.planning.catalog import Catalog, Price, packaged_catalog
 from skytrain.planning.costs import RunWork, estimate
 from skytrain.planning.experiments import PlannedTrial, cost_trial
+from skytrain.planning.loss_laws import BESIROGLU, HOFFMANN
 from skytrain.planning.plan_making import train_overrides
-from skytrain.planning.tokens import BESIROGLU, HOFFMANN, tokens_for_budget
+from skytrain.planning.tokens import tokens_for_budget
 from skytrain.report import offers_table, prices_note
 from skytrain.targets import sellers
 

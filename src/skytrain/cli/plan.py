@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -60,6 +61,14 @@ Tokens = Annotated[
     typer.Option(
         "--how-many-tokens",
         help="Show instead how many tokens budget.usd buys, within --deadline if given.",
+    ),
+]
+Best = Annotated[
+    bool,
+    typer.Option(
+        "--best",
+        help="Choose the model too: its size, tokens, batch, learning rate and machines with the lowest expected loss "
+        "for budget.usd.",
     ),
 ]
 Trials = Annotated[
@@ -120,6 +129,7 @@ def plan(
     mesh: MeshOption = None,
     deadline: Deadline = None,
     how_many_tokens: Tokens = False,
+    best: Best = False,
     trials: Trials = 0,
     trial_steps: TrialSteps = 500,
     measure: Measure = False,
@@ -134,12 +144,18 @@ def plan(
     Offers are ranked by dollars, with a range. The chosen one is written to plan.json. Uses no network and rents
     nothing. With cloud=eks the hourly cost of the cluster follows, idle and busy.
 
+    With --best the budget is given and the model is found: one row for each of several budgets, the loss to expect
+    by two laws, and the command that trains the chosen row. plan.serve_tokens=1T counts what serving costs,
+    plan.most_parameters=1B limits the size, plan.data_tokens=2B says how much text there is. The plot is written
+    beside the plan.
+
     `plan prepare` compares ways to prepare a corpus: one machine, clusters of EMR, EMR Serverless. It lists the
     source's files once for their sizes, unless --bytes gives them.
 
     \b
     Examples:
       skytrain plan recipe=gpt2-124m-pile budget.usd=150
+      skytrain plan --best budget.usd=150
       skytrain plan recipe=gpt2-124m-pile --deadline 12h --market spot
       skytrain plan recipe=gpt2-124m-pile --target sagemaker
       skytrain plan model=llama-3.2-1b budget.usd=500 --how-many-tokens
@@ -172,6 +188,8 @@ def plan(
         market=market,
         target=seller,
     )
+    if best:
+        return _plan_best(settings, config_dir or [], request, out, as_json)
     if how_many_tokens:
         wanted = replace(request, target=seller or EC2.name)
         return _print_tokens(composed.config, request, plan_tokens(composed, open_mesh, wanted, rows), as_json)
@@ -194,6 +212,37 @@ def _print_plan(config: Config, planned: Planned, request: PlanRequest, rows: in
     _print_choice(planned)
     if costs := costs_around(config, planned):
         print(f"\n{cluster_table(costs)}")
+
+
+def _plan_best(settings: list[str], config_dirs: list[Path], request: PlanRequest, out: Path, as_json: bool) -> None:
+    from ..pipelines.best import best_as_json, best_plan
+    from ..planning import load_catalog
+    from ..report import best_lines, best_svg, best_table, png_of, prices_note
+
+    answer = best_plan(settings, config_dirs, request, out)
+    choice = answer.choice
+    plot = out.with_suffix(".svg")
+    svg = best_svg(answer.frontier, choice, answer.law, answer.second)
+    plot.write_text(svg)
+    plot.with_suffix(".png").write_bytes(png_of(svg))
+    if as_json:
+        return print(best_as_json(answer))
+    print(f"What budgets buy, recipe={choice.recipe} on {answer.text}:\n")
+    print(best_table(answer.frontier, choice, answer.second))
+    print(f"\nOther sizes for ${choice.budget_usd:,.2f}:\n")
+    print(best_table(answer.sizes, choice, answer.second))
+    print()
+    for line in [
+        *answer.reasons,
+        *best_lines(answer.law, answer.second, choice, len(answer.runs), answer.known_factor),
+    ]:
+        print(line)
+    print(prices_note(load_catalog()))
+    print(f"\nwrote {out}, {plot} and {plot.with_suffix('.png')}; to train the chosen row:")
+    print(f"  skytrain prepare {shlex.join(answer.text_words)}")
+    print(f"  skytrain launch train --plan {out} cloud=ec2")
+    print("settings of the chosen row:")
+    print(f"  {shlex.join(answer.words)}")
 
 
 def _plan_corpus(
@@ -266,6 +315,8 @@ def _print_choice(planned: Planned) -> None:
         print(f"  {line}")
     if planned.sheet is not None:
         print(f"\n{sheet_table(planned.sheet)}")
+    if planned.rest is not None:
+        print(f"\n{planned.rest}")
 
 
 def _print_tokens(config: Config, request: PlanRequest, bought: list[Purchase], as_json: bool) -> None:

@@ -113,6 +113,7 @@ from .schema import (
     OptimizerConfig as OptimizerConfig,
     OptimizerFacts as OptimizerFacts,
     ParallelConfig as ParallelConfig,
+    PlanConfig as PlanConfig,
     Precision as Precision,
     SageMakerConfig as SageMakerConfig,
     ServeConfig as ServeConfig,

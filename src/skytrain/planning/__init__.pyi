@@ -1,5 +1,16 @@
+from .best import (
+    BestRow as BestRow,
+    batch_for as batch_for,
+    model_sizes as model_sizes,
+    recipe_efficiency as recipe_efficiency,
+    rest_of_budget as rest_of_budget,
+    rough_tokens as rough_tokens,
+    served_flops as served_flops,
+    usd_per_served_flop as usd_per_served_flop,
+)
 from .budget import Budget as Budget, Spending as Spending, seconds_ahead as seconds_ahead
 from .catalog import (
+    MARKETS as MARKETS,
     REGIONS as REGIONS,
     STALE_DAYS as STALE_DAYS,
     Catalog as Catalog,
@@ -39,6 +50,20 @@ from .flops import (
     training_flops_per_token as training_flops_per_token,
 )
 from .hardware import Generation as Generation, Gpu as Gpu, device_peak as device_peak, find_gpu as find_gpu
+from .loss_laws import (
+    BESIROGLU as BESIROGLU,
+    HOFFMANN as HOFFMANN,
+    LAWS as LAWS,
+    OPEN_RUNS as OPEN_RUNS,
+    Forecast as Forecast,
+    LossForecaster as LossForecaster,
+    LossLaw as LossLaw,
+    OwnRun as OwnRun,
+    hellaswag as hellaswag,
+    known_texts as known_texts,
+    lowest_of_each as lowest_of_each,
+    useful_tokens as useful_tokens,
+)
 from .measurements import (
     WARM_STEPS as WARM_STEPS,
     Measurement as Measurement,
@@ -118,7 +143,7 @@ from .serving import (
     fit_serving as fit_serving,
     refuse_serving as refuse_serving,
 )
-from .tokens import BESIROGLU as BESIROGLU, HOFFMANN as HOFFMANN, Purchase as Purchase, most_tokens as most_tokens
+from .tokens import Purchase as Purchase, most_tokens as most_tokens
 from .workload import (
     Workload as Workload,
     fixed_of as fixed_of,

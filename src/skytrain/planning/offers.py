@@ -57,6 +57,7 @@ class PlanRequest:
     tokens_open: bool = (
         False  # the question is how many tokens the budget buys, so dollars and hours do not limit it yet
     )
+    most_hours: float | None = None  # with tokens_open: only as many nodes as spend the budget within this
 
     @property
     def budget(self) -> Budget:
@@ -131,11 +132,15 @@ def _counts(workload: Workload, instance: InstanceType, catalog: Catalog, reques
         return node_counts(workload, instance)
     assert request.budget_usd is not None
     prices = [one.usd_per_hour_min for one in catalog.prices if one.type == instance.type]
-    boot_usd = min(prices, default=math.inf) * BOOT_SECONDS[0] / 3600
+    least_usd = min(prices, default=math.inf)
+    boot_usd = least_usd * BOOT_SECONDS[0] / 3600
+    # More nodes than a deadline needs buy fewer tokens: each has to boot, and they have to communicate.
+    needed = 1.0 if request.most_hours is None else request.budget_usd / least_usd / request.most_hours
+    most = math.inf if request.most_hours is None else max(SMALL_NODES_MOST, SMALL_NODES_MOST * needed)
     return [
         nodes
         for nodes in NODES
-        if nodes == 1 or (nodes * boot_usd <= request.budget_usd and _sensible(instance, nodes))
+        if nodes == 1 or (nodes * boot_usd <= request.budget_usd and nodes <= most and _sensible(instance, nodes))
     ]
 
 
@@ -257,6 +262,8 @@ def _priced(
                     yield replace(offer, placement=placement, problem=unsold)
             elif market == "spot" and not seller.spot_priced and not named:
                 continue  # its dollars are a limit and not an estimate: it is not ranked with others' spot
+            elif request.tokens_open:
+                yield replace(offer, placement=placement)
             else:
                 estimate = estimate_offer(workload, placement, offer)
                 yield replace(offer, placement=placement, estimate=estimate, problem=_limit(estimate, request))

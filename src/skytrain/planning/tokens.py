@@ -1,9 +1,9 @@
-"""The number of tokens to train on: what a budget buys on each offer, and what is compute-optimal."""
+"""The number of tokens that a budget buys on each offer."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..config import Config, SkytrainError, format_seconds
@@ -29,24 +29,46 @@ def tokens_for_budget(config: Config, offer: Offer, budget_usd: float, deadline_
     assert offer.placement
     placement, node = offer.placement, Node.of(offer.instance)
 
-    def fits(steps: int) -> bool:
+    def used(steps: int) -> float:
+        """Return how much of the scarcer limit these steps use; at most 1 if they keep both."""
         if disk_problem(placement.job, placement.mesh, node, work_of(config, steps)):
-            return False
+            return math.inf
         estimate = estimate_steps(config, offer, steps)
-        return Budget(budget_usd).covers(estimate.usd_p90) and (
-            deadline_hours is None or estimate.hours_p90 <= deadline_hours
-        )
+        hours = 0.0 if deadline_hours is None else estimate.hours_p90 / deadline_hours
+        return max(hours, estimate.usd_p90 / budget_usd)
 
-    if not fits(1):
-        return 0
-    low = 1
-    high = 2
-    while fits(high):
-        low, high = high, high * 2
-    while high - low > max(1, low // 1000):
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low * config.trainer.batch_tokens
+    return _most_steps(used) * config.trainer.batch_tokens
+
+
+def _most_steps(used: Callable[[int], float]) -> int:
+    """Return the most steps that use at most 1; what they use grows about linearly, which saves most of the tries."""
+    low, high = 0, 1
+    low_used = 0.0
+    while (high_used := used(high)) <= 1:
+        low, low_used = high, high_used
+        high = max(high + 1, int(high * min(1000.0, 1.02 / max(high_used, 1e-9))))
+    tries = 0
+    while high - low > 1:
+        tries += 1
+        straight = math.isfinite(high_used) and tries % 3  # every third try halves, whatever the line says
+        share = (1 - low_used) / (high_used - low_used) if straight else 0.5
+        middle = min(high - 1, max(low + 1, low + round((high - low) * share)))
+        if (found := used(middle)) <= 1:
+            # The answer is most probably just above: look there before the interval is halved again.
+            low, low_used = middle, found
+            if (above := min(high - 1, middle + max(1, middle // 10000))) > low:
+                if (found := used(above)) <= 1:
+                    low, low_used = above, found
+                else:
+                    high, high_used = above, found
+        else:
+            high, high_used = middle, found
+            if (below := max(low + 1, middle - max(1, middle // 10000))) < high:
+                if (found := used(below)) <= 1:
+                    low, low_used = below, found
+                else:
+                    high, high_used = below, found
+    return low
 
 
 def estimate_steps(config: Config, offer: Offer, steps: int) -> Estimate:
@@ -61,7 +83,7 @@ def most_tokens(
     config: Config, offers: Sequence[Offer], budget_usd: float, deadline_hours: float | None, rows: int
 ) -> list[Purchase]:
     """Return the offers on which the budget buys most, best first. Raises SkytrainError if it buys no step at all."""
-    priced = [offer for offer in offers if offer.estimate]
+    priced = [offer for offer in offers if offer.placement and offer.price]
 
     def at_most(offer: Offer) -> float:
         """Return an upper bound of the tokens: no boot, restarts or storage, at the cheapest price."""
@@ -100,32 +122,3 @@ def _buys_nothing(
     return SkytrainError(
         f"budget.usd={budget_usd:g} does not buy a single step: the least is ${least.usd_p90:,.2f} at p90 ({offer.name}), for booting a machine and one step\n  try: budget.usd={math.ceil(least.usd_p90)} or more"
     )
-
-
-@dataclass(frozen=True)
-class LossLaw:
-    """A fit of L(N, D) = E + A/N^alpha + B/D^beta, whose minimum at a fixed compute of 6·N·D gives the optimal tokens.
-
-    N counts all parameters.
-    """
-
-    name: str
-    e: float
-    a: float
-    b: float
-    alpha: float
-    beta: float
-
-    def loss(self, parameters: float, tokens: float) -> float:
-        """Return nats per token on the data of the fit; differences transfer to other data better than levels."""
-        return self.e + self.a / parameters**self.alpha + self.b / tokens**self.beta
-
-    def optimal_tokens(self, parameters: float) -> float:
-        """Return the tokens for which this model size is compute-optimal: alpha·A/N^alpha = beta·B/D^beta."""
-        return (self.beta * self.b * parameters**self.alpha / (self.alpha * self.a)) ** (1 / self.beta)
-
-
-# Hoffmann et al. 2022 (arXiv 2203.15556), approach 3, and the replication by Besiroglu et al. 2024 (arXiv 2404.10102),
-# who show that the original fit is off.
-HOFFMANN = LossLaw(name="Hoffmann 2022", e=1.69, a=406.4, b=410.7, alpha=0.34, beta=0.28)
-BESIROGLU = LossLaw(name="Besiroglu 2024", e=1.8172, a=482.01, b=2085.43, alpha=0.3478, beta=0.3658)

@@ -1,3 +1,4 @@
+from .best_plot import best_svg as best_svg
 from .load_plot import load_svg as load_svg
 from .loss_plot import loss_svg as loss_svg
 from .merge_page import merge_html as merge_html, merge_table as merge_table, merge_tasks_table as merge_tasks_table
@@ -5,6 +6,8 @@ from .png import png_of as png_of
 from .run_page import RunPage as RunPage, run_html as run_html
 from .sweep_page import SweepReport as SweepReport, sweep_html as sweep_html, sweep_plots as sweep_plots
 from .tables import (
+    best_lines as best_lines,
+    best_table as best_table,
     catalog_table as catalog_table,
     choice_lines as choice_lines,
     cluster_table as cluster_table,

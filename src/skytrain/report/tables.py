@@ -15,16 +15,19 @@ from ..planning import (
     EC2,
     HOFFMANN,
     HOURS_PER_MONTH,
+    LAWS,
     LONGEST_HOURS,
     NODES,
     SHUFFLE_BYTES_PER_DOCUMENT,
     STALE_DAYS,
+    BestRow,
     Catalog,
     ClusterCosts,
     CorpusWork,
     CostLine,
     CostSheet,
     CpuMachine,
+    LossLaw,
     Offer,
     Placement,
     PlanRequest,
@@ -227,6 +230,83 @@ def tokens_table(bought: Sequence[Purchase], config: Config, request: PlanReques
         f"${request.budget_usd:,.2f} buys{within}, at p90 of cost and time (hours and $ are medians):\n"
         + text_table([head, *rows], left=frozenset({0, 1, 3, 4, 10}))
     )
+
+
+def best_lines(law: LossLaw, second: LossLaw, choice: BestRow, runs: int, known_text: bool) -> list[str]:
+    """Say which law decides, on what it rests, and what of it is extrapolation."""
+    config = choice.config
+    level = (
+        f"the level of {config.data.name} is known from public runs"
+        if known_text
+        else f"no public run is known on {config.data.name}: the level of the loss is a guess, differences are not"
+    )
+    own = (
+        f"refitted on {runs} of your own runs on this text"
+        if runs
+        else "none of your own runs on this text is in the store"
+    )
+    lines = [
+        f"law: {law.name} ({law.date}), {law.source}; {own}; {level}",
+        f"second law: {second.name} ({second.date}), {second.source}. plan.law=NAME decides by: {', '.join(LAWS)}",
+    ]
+    if extrapolated := _extrapolated(choice):
+        lines.append(f"extrapolation: {extrapolated}")
+    return lines
+
+
+def _extrapolated(row: BestRow) -> str:
+    """Return in what a row is beyond the runs that the laws were fitted on."""
+    beyond = []
+    if not 5e7 <= row.size.block_matrices <= 7e9:
+        beyond.append("the fit has models of 50M to 7B parameters")
+    if row.tokens < 18 * row.size.parameters:
+        beyond.append(
+            f"it has no run with fewer than 18 tokens a parameter, and this one has {row.tokens / row.size.parameters:.0f}"
+        )
+    if row.epochs > 4:
+        beyond.append(
+            f"the text is read {row.epochs:.1f} times; up to about 4 a repetition is worth almost as much as fresh text"
+        )
+    return "; ".join(beyond)
+
+
+def best_table(rows: Sequence[BestRow], choice: BestRow, second: LossLaw) -> str:
+    """Return one line for each row: dollars, machines, model, tokens and the loss to expect."""
+    head = (
+        "",
+        "budget $",
+        "median $",
+        "hours",
+        "machines",
+        "layers x width",
+        "parameters",
+        "tokens",
+        "epochs",
+        "loss [80%]",
+        second.name,
+        "HellaSwag",
+    )
+    lines = []
+    for row in rows:
+        offer = row.purchase.offer
+        forecast = row.forecast
+        lines.append(
+            [
+                ">" if row is choice else "",
+                f"{row.budget_usd:,.2f}",
+                f"{row.usd:,.2f}",
+                f"{row.purchase.estimate.hours:,.1f}",
+                f"{offer.nodes} x {offer.machine} {offer.market} {offer.region}",
+                f"{row.model.layers} x {row.model.width}",
+                format_count(row.size.parameters),
+                format_count(row.tokens),
+                "-" if math.isnan(row.epochs) else f"{row.epochs:.2f}",
+                f"{forecast.loss:.3f} [{forecast.low:.2f}-{forecast.high:.2f}]",
+                f"{row.other.loss:.3f}",
+                "-" if row.hellaswag is None else f"{100 * row.hellaswag:.0f}%",
+            ]
+        )
+    return text_table([head, *lines], left=frozenset({0, 4}))
 
 
 def sheet_table(sheet: CostSheet) -> str:

@@ -19,6 +19,7 @@ from .plans import (
     compose_plan as compose_plan,
     plan_run as plan_run,
     plan_tokens as plan_tokens,
+    planned_workload as planned_workload,
 )
 from .registry import (
     billing_targets as billing_targets,

@@ -42,6 +42,7 @@ from ..planning import (
     planned_trials,
     read_plan,
     refuse,
+    rest_of_budget,
     work_of,
     workload_of,
     write_plan,
@@ -72,6 +73,7 @@ class Planned:
     why: str = ""
     costly: tuple[str, ...] = ()  # settings that cost money
     sheet: CostSheet | None = None
+    rest: str | None = None  # what the rest of the budget could buy
     plan: Plan | None = None
 
 
@@ -124,7 +126,17 @@ def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: 
     )
     plan = make_plan([choice, *fallbacks(choice, offers)], why, material)
     write_plan(plan, out)
-    return Planned(offers=offers, choice=choice, refusal=None, why=why, costly=tuple(costly), sheet=sheet, plan=plan)
+    rest = None if sheet else rest_of_budget(composed.config, choice, request.budget_usd)
+    return Planned(
+        offers=offers,
+        choice=choice,
+        refusal=None,
+        why=why,
+        costly=tuple(costly),
+        sheet=sheet,
+        rest=rest,
+        plan=plan,
+    )
 
 
 def _for_block(config: Config, request: PlanRequest) -> PlanRequest:

@@ -24,6 +24,7 @@ from .model import (
     has_layers,
 )
 from .optimizers import OPTIMIZERS, OptimizerConfig, OptimizerFacts
+from .planning import PlanConfig
 from .sagemaker import SageMakerConfig
 from .serving import ServeConfig
 from .slurm import SlurmConfig
@@ -87,6 +88,7 @@ __all__ = [
     "OptimizerFacts",
     "OtherKeys",
     "ParallelConfig",
+    "PlanConfig",
     "Precision",
     "Range",
     "RolesConfig",
@@ -185,3 +187,4 @@ class Config:
     tune: TuneConfig
     metrics: MetricsConfig
     serve: ServeConfig
+    plan: PlanConfig

@@ -1,0 +1,413 @@
+"""`plan --best`: the model, tokens, machines and recipe with the lowest expected loss for a budget.
+
+For every size of the recipe's family near the law's optimum, the planner says how many tokens the dollars buy on each
+machine; the law, narrowed by the user's own runs on the same text, says which loss that gives. All sizes are compared
+at the same dollars, so more dollars never give a higher loss.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from ..config import (
+    Composed,
+    Config,
+    ConfigError,
+    DecoderConfig,
+    SkytrainError,
+    build,
+    format_count,
+    has_layers,
+    total_steps,
+)
+from ..planning import (
+    BESIROGLU,
+    LAWS,
+    LONGEST_HOURS,
+    MARKETS,
+    BestRow,
+    Catalog,
+    LossForecaster,
+    LossLaw,
+    Offer,
+    OwnRun,
+    PlanRequest,
+    batch_for,
+    decoder_size,
+    find_offers,
+    hellaswag,
+    known_texts,
+    load_catalog,
+    lowest_of_each,
+    model_sizes,
+    most_tokens,
+    plan_document,
+    rank_catalog,
+    recipe_efficiency,
+    rough_tokens,
+    served_flops,
+    usd_per_served_flop,
+    useful_tokens,
+    work_of,
+)
+from ..runs import NoRuns, RunRecord, last_metrics, list_runs, plain
+from ..storage import Store, open_store
+from ..targets import Planned, Trials, compose_plan, plan_run, planned_workload, sellers
+from ..tuning import Rung, combined_law
+
+RECIPES = ("modern-124m", "gpt2-124m-openwebtext")  # that are compared where the user names no recipe and no model
+# The text of the answer where the user names none: large enough for any budget here.
+TEXT = ("data=fineweb", "data.source.files=sample/350BT/*.parquet", "plan.data_tokens=350B")
+SPREAD = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)  # of the budget: rows of the frontier
+NEAR = (1 / 3, 2.5)  # of the size that a rough sum calls best: what is tried
+MACHINES = 6  # cheapest per effective FLOP in each market: what is tried, unless the request names one
+DISAGREE_NATS = 0.01
+
+
+@dataclass(frozen=True)
+class BestAnswer:
+    """The frontier, the chosen row, what the second law would choose, and the plan of the choice."""
+
+    law: LossLaw
+    second: LossLaw
+    text: str
+    known_factor: bool
+    runs: tuple[OwnRun, ...]
+    frontier: list[BestRow]
+    choice: BestRow
+    sizes: list[BestRow]  # other sizes for the same dollars, smallest first
+    other_choice: BestRow  # what the second law would choose
+    words: list[str]  # settings of the choice
+    planned: Planned
+
+    @property
+    def text_words(self) -> list[str]:
+        """Return the settings that `skytrain prepare` needs for the choice."""
+        return [word for word in self.words if word.startswith(("recipe=", "data=", "data.", "tokenizer", "store"))]
+
+    @property
+    def reasons(self) -> list[str]:
+        """Say why this row, in a few lines."""
+        row = self.choice
+        offer = row.purchase.offer
+        place = self.sizes.index(row)
+        sides = []
+        for number, word in ((place - 1, "smaller"), (place + 1, "larger")):
+            if 0 <= number < len(self.sizes):
+                near = self.sizes[number]
+                sides.append(
+                    f"the next {word} one ({format_count(near.size.parameters)}, {format_count(near.tokens)} tokens) "
+                    f"{near.forecast.loss - row.forecast.loss:+.3f}"
+                )
+        lines = [
+            f"{format_count(row.size.parameters)} parameters on {format_count(row.tokens)} tokens "
+            f"({row.tokens / row.size.parameters:.0f} for each) have the lowest expected loss for the money, "
+            f"{row.forecast.loss:.3f}" + (f"; {', '.join(sides)}." if sides else "."),
+            f"{offer.name} buys the most tokens for this size: {offer.placement.tokens_per_s:,.0f} a second "
+            f"({offer.placement.prediction.source} speed), ${row.purchase.estimate.usd:,.2f} at the median and "
+            f"${row.purchase.estimate.usd_p90:,.2f} at p90."
+            if offer.placement
+            else "",
+            f"Steps of {row.config.trainer.batch_tokens:,} tokens (Step Law's batch for so many tokens, rounded down to a "
+            "power of two); the learning rate is the recipe's, moved along the batch-aware law: `skytrain tune` finds it.",
+        ]
+        if row.serving_usd:
+            served = format_count(row.config.plan.serve_tokens or 0)
+            lines.append(f"Serving {served} tokens takes ${row.serving_usd:,.2f} of the budget.")
+        if self.other_choice is not row:
+            other = self.other_choice
+            lines.append(
+                f"The laws disagree: {self.second.name} would train {format_count(other.size.parameters)} parameters on "
+                f"{format_count(other.tokens)} tokens ({other.other.loss:.3f} there, {row.other.loss:.3f} for the choice)."
+            )
+        return lines
+
+
+def best_plan(words: Sequence[str], config_dirs: Sequence[Path], request: PlanRequest, out: Path) -> BestAnswer:
+    """Return the best model for the budget. Its plan is written to `out`."""
+    searches = [_Search(composed, request) for composed in _candidates(words, config_dirs)]
+    budget = request.budget_usd
+    if not budget:
+        raise ConfigError("budget.usd", "--best needs a budget", hint="for example: budget.usd=150")
+    at_budget = [(row, search) for search in searches for row in search.rows(budget)]
+    if not at_budget:
+        raise _too_little(searches, budget)
+    choice, search = min(at_budget, key=lambda pair: pair[0].forecast.loss)
+    of_recipe = [row for row, its in at_budget if its is search]
+    frontier = [choice if share == 1 else search.best(share * budget) for share in SPREAD]
+    chosen_words = search.words(choice)
+    composed, open_mesh = compose_plan(chosen_words, config_dirs, None)
+    offer = choice.purchase.offer
+    narrowed = replace(
+        request,
+        budget_usd=composed.config.budget.usd,
+        instance=offer.instance.type,
+        nodes=offer.nodes,
+        region=offer.region,
+        market=offer.market,
+        target=offer.seller.name,
+    )
+    planned = plan_run(composed, open_mesh, narrowed, Trials(0, 1), out)
+    if planned.refusal is not None:
+        raise planned.refusal
+    return BestAnswer(
+        law=search.law,
+        second=search.second,
+        text=composed.config.data.name,
+        known_factor=search.factor is not None,
+        runs=search.runs,
+        frontier=[row for row in frontier if row is not None],
+        choice=choice,
+        sizes=of_recipe,
+        other_choice=min(of_recipe, key=lambda row: row.other.loss),
+        words=chosen_words,
+        planned=planned,
+    )
+
+
+def best_as_json(answer: BestAnswer) -> str:
+    """Return the frontier, the sizes, the choice and its settings for a program."""
+    return json.dumps(
+        {
+            "law": asdict(answer.law),
+            "second_law": asdict(answer.second),
+            "own_runs": [asdict(run) for run in answer.runs],
+            "frontier": [row.facts for row in answer.frontier],
+            "sizes": [row.facts for row in answer.sizes],
+            "choice": answer.choice.facts,
+            "settings": answer.words,
+            "plan": None if answer.planned.plan is None else plan_document(answer.planned.plan),
+        },
+        indent=1,
+    )
+
+
+def _candidates(words: Sequence[str], config_dirs: Sequence[Path]) -> Iterator[Composed]:
+    """Yield the user's configuration, or one for each recipe where neither a recipe nor a model is named."""
+    named = any(word.startswith(("recipe=", "model=", "model.")) for word in words)
+    text = [] if any(word.startswith(("data=", "data.")) for word in words) else list(TEXT)
+    for recipe in [None] if named else RECIPES:
+        given = [*([f"recipe={recipe}"] if recipe else []), *([] if named else text), *words]
+        composed, _ = compose_plan(given, config_dirs, None)
+        if not has_layers(composed.config.model):
+            raise ConfigError(
+                "model.family",
+                f"{composed.config.model.name} is a plugged-in model, which has no family of sizes",
+                hint="leave out model=, or name a built-in decoder such as model=gpt2-124m",
+            )
+        yield composed
+
+
+class _Search:
+    """One recipe on one text: what every size costs, and what loss it gives."""
+
+    def __init__(self, composed: Composed, request: PlanRequest) -> None:
+        self.composed = composed
+        self.deadline = request.deadline_hours or LONGEST_HOURS
+        most = (request.budget_usd or 1.0) * SPREAD[-1]
+        self.request = replace(request, tokens_open=True, budget_usd=most, most_hours=self.deadline)
+        config = composed.config
+        assert isinstance(config.model, DecoderConfig)
+        self.base = config.model
+        self.catalog = _tried_machines(load_catalog(), config.model, request)
+        if config.plan.law not in LAWS:
+            raise ConfigError("plan.law", f"{config.plan.law!r} is not a law", hint=f"one of {', '.join(LAWS)}")
+        self.law = LAWS[config.plan.law]
+        self.second = BESIROGLU if self.law is not BESIROGLU else next(iter(LAWS.values()))
+        text = known_texts().get(config.data.name)
+        self.factor = text.factor if text else None
+        self.distinct = config.plan.data_tokens or config.data.target_tokens or (text.tokens if text else None)
+        self.runs = own_runs(composed)
+        efficiency = recipe_efficiency(config)
+        self.forecaster = LossForecaster(self.law, self.factor, efficiency, self.runs)
+        self.other = LossForecaster(self.second, self.factor, efficiency, self.runs)
+        self.cheapest = min(
+            one.usd_per_effective_exaflop
+            for market in MARKETS
+            for one in rank_catalog(self.catalog, config.model, market, self.catalog.regions)
+            if one.usd_per_effective_exaflop is not None
+        )
+        self.usd_per_served_flop = usd_per_served_flop(load_catalog(), config.model)
+        self._offers: dict[tuple[DecoderConfig, int], list[Offer]] = {}
+
+    def best(self, budget: float) -> BestRow | None:
+        return min(self.rows(budget), key=lambda row: row.forecast.loss, default=None)
+
+    def rows(self, budget: float) -> list[BestRow]:
+        """Return the best of every size near the optimum, smallest first, without those that the budget does not buy."""
+        found = []
+        for model in self._near(budget):
+            serving = self._serving_usd(model)
+            config = self._sized(model, budget - serving)
+            try:
+                purchase = most_tokens(config, self._offers_of(config, model), budget - serving, self.deadline, 1)[0]
+            except SkytrainError:
+                continue
+            size = decoder_size(model)
+            tokens = useful_tokens(purchase.tokens, self.distinct)
+            found.append(
+                BestRow(
+                    budget_usd=budget,
+                    recipe=_recipe_of(self.composed),
+                    config=config,
+                    size=size,
+                    purchase=purchase,
+                    distinct_tokens=self.distinct,
+                    forecast=self.forecaster.forecast(size, tokens),
+                    other=self.other.forecast(size, tokens),
+                    hellaswag=hellaswag(size, tokens * recipe_efficiency(config)),
+                    serving_usd=serving,
+                )
+            )
+        return found
+
+    def words(self, row: BestRow) -> list[str]:
+        """Return the settings that train a row."""
+        model = row.model
+        ours = {
+            "model.name": model.name,
+            "model.layers": model.layers,
+            "model.width": model.width,
+            "model.heads": model.heads,
+            "model.kv_heads": model.kv_heads,
+            "model.mlp_width": model.mlp_width,
+        }
+        base = {key: getattr(self.base, key.removeprefix("model.")) for key in ours}
+        steps = row.tokens // row.config.trainer.batch_tokens
+        changed = [f"{key}={value}" for key, value in ours.items() if value != base[key]]
+        training = [
+            f"trainer.batch_tokens={row.config.trainer.batch_tokens}",
+            f"trainer.steps={steps}",
+            f"optimizer.lr={self._rate(row):.2g}",
+            f"budget.usd={row.budget_usd - row.serving_usd:g}",
+        ]
+        decided = (
+            "model.name=",
+            "trainer.batch_tokens=",
+            "trainer.steps=",
+            "trainer.tokens=",
+            "optimizer.lr=",
+            "budget.usd=",
+        )
+        kept = [word for word in self.composed.overrides if not word.startswith((*decided, "plan.serve_tokens="))]
+        limit = [] if self.distinct is None else [f"data.target_tokens={min(row.tokens, int(self.distinct))}"]
+        return [*kept, *changed, *training, *limit]
+
+    def _rate(self, row: BestRow) -> float:
+        """Return the recipe's own rate, moved along the batch-aware law from its model and tokens to the row's."""
+        config = self.composed.config
+        tokens = float(total_steps(config) * config.trainer.batch_tokens)
+        here = Rung("recipe", decoder_size(self.base).block_matrices, tokens, config.trainer.batch_tokens, 0.0)
+        batch = row.config.trainer.batch_tokens
+        there = Rung("row", row.size.block_matrices, float(row.tokens), batch, 0.0)
+        law = combined_law(there)
+        return config.optimizer.lr * math.exp(law(there) - law(here))
+
+    def _near(self, budget: float) -> list[DecoderConfig]:
+        """Return the sizes around the one that is best at the cheapest machine's price, without any overhead."""
+        most = self.composed.config.plan.most_parameters or math.inf
+        length = self.composed.config.trainer.sequence_length
+        rough = {}
+        for model in model_sizes(self.base):
+            size = decoder_size(model)
+            left = budget - self._serving_usd(model)
+            if size.parameters > most or left <= 0:
+                continue
+            tokens = useful_tokens(rough_tokens(model, length, left, self.cheapest), self.distinct)
+            rough[model] = self.forecaster.loss(size, tokens)
+        if not rough:
+            return []
+        middle = decoder_size(min(rough, key=lambda model: rough[model])).parameters
+        low, high = (share * middle for share in NEAR)
+        return [model for model in rough if low <= decoder_size(model).parameters <= high]
+
+    def _sized(self, model: DecoderConfig, usd: float) -> Config:
+        """Return the recipe with another model and the batch that suits the tokens which the dollars may buy."""
+        config = self.composed.config
+        batch = batch_for(rough_tokens(model, config.trainer.sequence_length, usd, self.cheapest))
+        trainer = replace(config.trainer, batch_tokens=batch, steps=1, tokens=None)
+        return replace(config, model=model, trainer=trainer)
+
+    def _offers_of(self, config: Config, model: DecoderConfig) -> list[Offer]:
+        key = (model, config.trainer.batch_tokens)
+        if key not in self._offers:
+            workload = planned_workload(replace(self.composed, config=config), open_mesh=True)
+            workload = replace(workload, work=work_of(config, steps=1))
+            self._offers[key] = find_offers(workload, self.catalog, self.request, sellers())
+        return self._offers[key]
+
+    def least_serving_usd(self) -> float:
+        """Return what serving costs with the smallest model."""
+        return self._serving_usd(next(iter(model_sizes(self.base))))
+
+    def _serving_usd(self, model: DecoderConfig) -> float:
+        return self.usd_per_served_flop * served_flops(decoder_size(model), self.composed.config.plan.serve_tokens)
+
+
+def own_runs(composed: Composed) -> tuple[OwnRun, ...]:
+    """Return the finished runs and trials in the store on the same text, with the same tokenizer and optimizer."""
+    config = composed.config
+    try:
+        store = open_store(config.store)
+        records = [record for record in list_runs(store) if _is_like(record, composed)]
+    except NoRuns:
+        return ()
+    runs = [_own_run(store, record) for record in records]
+    return lowest_of_each([run for run in runs if run is not None])
+
+
+def _is_like(record: RunRecord, composed: Composed) -> bool:
+    config = composed.config
+    then = record.config
+    same = (
+        then["data"]["name"] == config.data.name,
+        then["tokenizer"].get("name") == plain(config.tokenizer).get("name"),
+        then["optimizer"]["name"] == config.optimizer.name,
+        then["model"].get("family") == getattr(config.model, "family", None),
+        record.finished_at is not None,
+        record.parent is None and not record.merged_from,
+    )
+    return all(same)
+
+
+def _own_run(store: Store, record: RunRecord) -> OwnRun | None:
+    loss = last_metrics(store, record.name).get("val/loss")
+    if loss is None or not math.isfinite(loss) or not record.step:
+        return None
+    size = decoder_size(build(DecoderConfig, record.config["model"]))
+    tokens = float(record.step * record.config["trainer"]["batch_tokens"])
+    return OwnRun(record.name, float(size.parameters), float(size.block_matrices), tokens, float(loss))
+
+
+def _tried_machines(catalog: Catalog, model: DecoderConfig, request: PlanRequest) -> Catalog:
+    """Return the catalogue with the machines that are cheapest per effective FLOP, or the one that is asked for."""
+    if request.instance is not None:
+        return catalog
+    regions = [request.region] if request.region else catalog.regions
+    markets = [request.market] if request.market else MARKETS
+    types = {one.type for market in markets for one in rank_catalog(catalog, model, market, regions)[:MACHINES]}
+    return replace(catalog, instances=tuple(one for one in catalog.instances if one.type in types))
+
+
+def _recipe_of(composed: Composed) -> str:
+    named = [word for word in composed.overrides if word.startswith("recipe=")]
+    return named[-1].removeprefix("recipe=") if named else composed.config.model.name
+
+
+def _too_little(searches: Sequence[_Search], budget: float) -> SkytrainError:
+    served = searches[0].composed.config.plan.serve_tokens
+    if served:
+        least = min(search.least_serving_usd() for search in searches)
+        if least >= budget:
+            return SkytrainError(
+                f"budget.usd={budget:g} does not pay for serving {format_count(served)} tokens: the smallest model that is "
+                f"tried costs ${least:,.0f}\n  try a larger budget.usd, or fewer plan.serve_tokens"
+            )
+    return SkytrainError(
+        f"budget.usd={budget:g} buys no size of this model on any machine that is tried\n"
+        "  try a larger budget.usd, a later --deadline, or without --instance, --region and --market"
+    )

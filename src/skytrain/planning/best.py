@@ -1,0 +1,173 @@
+"""The pieces of `plan --best`: sizes of a model family, batch sizes, what serving costs, a row of the answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+
+from ..config import Config, DecoderConfig, format_count, total_steps
+from .catalog import Catalog
+from .flops import DecoderSize, decoder_flops_per_token, decoder_size
+from .loss_laws import OPEN_RUNS, Forecast, LossForecaster, known_texts
+from .offers import Offer
+from .ranking import rank_catalog
+from .tokens import Purchase
+
+# Layers and width of each size that is tried; about 64 in width for each layer up to 24 layers, as GPT-2 has it.
+SHAPES = (
+    *((layers, 64 * layers) for layers in (4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24)),
+    *((24, 1792), (26, 2048), (28, 2304), (28, 2560), (32, 2816), (32, 3072), (36, 3584), (40, 4096), (48, 5120)),
+    *((60, 6144), (72, 7168), (80, 8192)),
+)
+BATCH_LIMITS = (2**16, 2**23)
+SERVING_MFU = 0.2  # of the bf16 peak, for prompts and answers together; assumed
+MUON_EFFICIENCY = 1.21  # tokens of AdamW that one of Muon's is worth; benchmarks/planning/losses.log
+GPT2_EFFICIENCY = 0.5  # learned positions and GPT-2's rate against rotary positions and a tuned one; the same log
+
+
+@dataclass(frozen=True)
+class BestRow:
+    """The best that some dollars buy: a model, its tokens and machines, and the loss to expect."""
+
+    budget_usd: float
+    recipe: str
+    config: Config
+    size: DecoderSize
+    purchase: Purchase
+    distinct_tokens: float | None
+    forecast: Forecast
+    other: Forecast  # by the second law, for the same model and tokens
+    hellaswag: float | None
+    serving_usd: float
+
+    @property
+    def model(self) -> DecoderConfig:
+        assert isinstance(self.config.model, DecoderConfig)
+        return self.config.model
+
+    @property
+    def tokens(self) -> int:
+        return self.purchase.tokens
+
+    @property
+    def epochs(self) -> float:
+        return self.tokens / self.distinct_tokens if self.distinct_tokens else math.nan
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """Return the row as JSON values."""
+        offer = self.purchase.offer
+        return {
+            "budget_usd": self.budget_usd,
+            "usd": self.usd,
+            "usd_p90": self.purchase.estimate.usd_p90 + self.serving_usd,
+            "serving_usd": self.serving_usd,
+            "hours": self.purchase.estimate.hours,
+            "instance": offer.machine,
+            "nodes": offer.nodes,
+            "market": offer.market,
+            "region": offer.region,
+            "recipe": self.recipe,
+            "layers": self.model.layers,
+            "width": self.model.width,
+            "parameters": self.size.parameters,
+            "tokens": self.tokens,
+            "batch_tokens": self.config.trainer.batch_tokens,
+            "epochs": None if math.isnan(self.epochs) else self.epochs,
+            "loss": asdict(self.forecast),
+            "second_law_loss": asdict(self.other),
+            "hellaswag": self.hellaswag,
+        }
+
+    @property
+    def usd(self) -> float:
+        """Return the median dollars of training and serving."""
+        return self.purchase.estimate.usd + self.serving_usd
+
+
+def model_sizes(base: DecoderConfig) -> Iterator[DecoderConfig]:
+    """Yield the family of a model, smallest first: its heads' size, their sharing of keys and its MLP's ratio stay."""
+    head = base.head_width
+    for layers, width in SHAPES:
+        if width % head:
+            continue
+        heads = width // head
+        shared = base.heads // base.groups
+        if heads % shared:
+            continue
+        yield replace(
+            base,
+            name=f"{base.family}-{layers}x{width}",
+            layers=layers,
+            width=width,
+            heads=heads,
+            head_size=head if base.head_size is not None else None,
+            kv_heads=None if base.kv_heads is None else heads // shared,
+            mlp_width=None if base.mlp_width is None else _rounded(width * base.mlp_width / base.width),
+        )
+
+
+def _rounded(width: float) -> int:
+    return 128 * math.ceil(width / 128 - 1e-9)
+
+
+def batch_for(tokens: float) -> int:
+    """Return tokens a step: the power of two below the best batch of Step Law, 0.58 D^0.571 (arXiv 2503.04715)."""
+    best = 0.58 * tokens**0.571
+    low, high = BATCH_LIMITS
+    return min(high, max(low, 2 ** math.floor(math.log2(best))))
+
+
+def recipe_efficiency(config: Config) -> float:
+    """Return how many tokens of a well-tuned AdamW run of a modern decoder one token of this recipe is worth."""
+    learned = isinstance(config.model, DecoderConfig) and config.model.positions == "learned"
+    return (MUON_EFFICIENCY if config.optimizer.name == "muon" else 1.0) * (GPT2_EFFICIENCY if learned else 1.0)
+
+
+def rough_tokens(model: DecoderConfig, sequence_length: int, usd: float, usd_per_exaflop: float) -> float:
+    """Return about how many tokens the dollars buy on the cheapest machine, without overhead."""
+    return max(1e6, usd / usd_per_exaflop * 1e18 / decoder_flops_per_token(model, sequence_length))
+
+
+def rest_of_budget(config: Config, choice: Offer, budget_usd: float | None) -> str | None:
+    """Return what a budget of which more than half is left could buy instead, at the choice's dollars for a FLOP.
+
+    Arithmetic only: `plan --best` compares sizes and machines one by one.
+    """
+    assert choice.estimate
+    if budget_usd is None or choice.estimate.usd_p90 > budget_usd / 2 or not isinstance(config.model, DecoderConfig):
+        return None
+    length = config.trainer.sequence_length
+    planned = total_steps(config) * config.trainer.batch_tokens
+    flops = decoder_flops_per_token(config.model, length) * planned
+    usd_per_exaflop = choice.estimate.usd_p90 / flops * 1e18
+    text = known_texts().get(config.data.name)
+    law = LossForecaster(OPEN_RUNS, text.factor if text else None, recipe_efficiency(config))
+    now = law.loss(decoder_size(config.model), planned)
+    bought = []
+    for model in model_sizes(config.model):
+        size = decoder_size(model)
+        tokens = rough_tokens(model, length, budget_usd, usd_per_exaflop)
+        bought.append((law.loss(size, tokens), size.parameters, tokens))
+    loss, parameters, tokens = min(bought)
+    return (
+        f"More than half of the budget is left. ${budget_usd:,.0f} could buy about {format_count(parameters)} parameters on "
+        f"{format_count(tokens)} tokens instead: a loss about {now - loss:.2f} nats lower "
+        f"(skytrain plan --best budget.usd={budget_usd:g})"
+    )
+
+
+def usd_per_served_flop(catalog: Catalog, model: DecoderConfig) -> float:
+    """Return the dollars of one useful FLOP of serving on the cheapest machines on demand."""
+    prices = [
+        one.usd_per_hour / 3600 / (one.peak_tflops * 1e12)
+        for one in rank_catalog(catalog, model, "on-demand", catalog.regions)
+        if one.usd_per_hour and one.peak_tflops
+    ]
+    return min(prices) / SERVING_MFU
+
+
+def served_flops(size: DecoderSize, tokens: float | None) -> float:
+    """Return the FLOPs to serve `tokens`: two for each weight."""
+    return 2.0 * size.matmul_parameters * (tokens or 0.0)

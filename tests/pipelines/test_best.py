@@ -1,0 +1,87 @@
+"""`plan --best`: the model that a budget buys."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from skytrain.config import SkytrainError, compose
+from skytrain.pipelines.best import BestAnswer, best_as_json, best_plan, own_runs
+from skytrain.planning import OPEN_RUNS, LossForecaster, PlanRequest, decoder_size, read_plan, recipe_efficiency
+from skytrain.runs import MetricsWriter, claim_attempt, create_run, new_record
+from skytrain.storage import open_store
+
+
+def best(tmp_path: Path, usd: float, *words: str) -> BestAnswer:
+    """One machine type keeps it fast."""
+    request = PlanRequest(budget_usd=usd, instance="p5.4xlarge", market="spot", region="us-west-2")
+    given = ["recipe=modern-124m", "data=c4", f"store.root={tmp_path}/store", f"budget.usd={usd}", *words]
+    return best_plan(given, [], request, tmp_path / "plan.json")
+
+
+def test_the_plan_of_the_best_model_keeps_the_budget_and_can_be_launched(tmp_path: Path) -> None:
+    answer = best(tmp_path, 40)
+    plan = read_plan(tmp_path / "plan.json")
+    assert plan.choice.cost.usd_p90 <= 40
+    assert plan.choice.cost.usd_p90 > 39  # nothing is left over
+    config = compose(answer.words).config
+    assert config.model == answer.choice.model
+    assert config.trainer.steps * config.trainer.batch_tokens == answer.choice.tokens
+    assert min(row.forecast.loss for row in answer.sizes) == answer.choice.forecast.loss
+    assert '"frontier"' in best_as_json(answer)
+
+
+def test_more_money_is_never_worse_and_a_cent_hardly_matters(tmp_path: Path) -> None:
+    answer = best(tmp_path, 40)
+    losses = [row.forecast.loss for row in answer.frontier]
+    assert losses == sorted(losses, reverse=True)
+    cent = best(tmp_path, 40.01).choice.forecast.loss
+    assert 0 <= answer.choice.forecast.loss - cent < 0.001
+
+
+def test_serving_and_a_limit_make_the_model_smaller(tmp_path: Path) -> None:
+    plain = best(tmp_path, 40).choice
+    served = best(tmp_path, 40, "plan.serve_tokens=3B").choice
+    assert served.serving_usd > 0
+    assert served.purchase.estimate.usd_p90 + served.serving_usd <= 40
+    assert served.size.parameters <= plain.size.parameters
+    limited = best(tmp_path, 40, "plan.most_parameters=150M").choice
+    assert limited.size.parameters <= 150e6
+    with pytest.raises(SkytrainError, match="does not pay for serving"):
+        best(tmp_path, 40, "plan.serve_tokens=1000T")
+
+
+def test_little_text_is_repeated_and_moves_the_money_into_parameters(tmp_path: Path) -> None:
+    plenty = best(tmp_path, 40).choice
+    little = best(tmp_path, 40, "plan.data_tokens=50M").choice
+    assert little.epochs > 4
+    assert little.forecast.loss > plenty.forecast.loss + 0.1
+    assert little.size.parameters >= plenty.size.parameters
+
+
+def test_finished_runs_in_the_store_refit_the_law(tmp_path: Path) -> None:
+    composed = compose(["recipe=modern-124m", "data=c4", f"store.root={tmp_path}/store"])
+    store = open_store(composed.config.store)
+    assert own_runs(composed) == ()
+    for name, loss, finished in (("a", 9.0, True), ("b", 8.0, True), ("c", 7.0, False)):
+        record = new_record(composed.config, name=name, data={}, tokenizer_id="gpt2", parameters=1, hardware={})
+        create_run(store, replace(record, finished_at=record.started_at if finished else None, step=100))
+        number = claim_attempt(store, name, lambda: None)
+        writer = MetricsWriter(store, name, number)
+        writer.write(100, {"val/loss": loss})
+        writer.lines.flush()
+    (run,) = own_runs(composed)  # of two with the same size and length the better one; "c" has not finished
+    assert (run.name, run.loss, run.tokens) == ("b", 8.0, 100.0 * composed.config.trainer.batch_tokens)
+    assert run.parameters == decoder_size(composed.config.model).parameters  # type: ignore[arg-type]
+    told = best(tmp_path, 40)
+    assert len(told.runs) == 1
+    row = told.choice
+    public = LossForecaster(OPEN_RUNS, 1.0, recipe_efficiency(row.config)).loss(row.size, row.tokens)
+    assert row.forecast.loss > public + 0.05  # a run that reached only 8 says that this text is harder than C4
+
+
+def test_a_budget_that_buys_nothing_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SkytrainError, match="buys no size"):
+        best(tmp_path, 0.01)
+    with pytest.raises(SkytrainError, match="not a law"):
+        best(tmp_path, 40, "plan.law=mine")
