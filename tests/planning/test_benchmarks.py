@@ -16,7 +16,7 @@ import pytest
 
 from skytrain.config import DecoderConfig, compose
 from skytrain.planning import decoder_size, find_gpu
-from skytrain.planning.throughput import COMPILED
+from skytrain.planning.throughput import COMPILED, STRAGGLING
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "planning"
 
@@ -33,6 +33,7 @@ def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # its dataclasses look their types up there
     spec.loader.exec_module(module)
     return module
 
@@ -42,21 +43,27 @@ def published() -> ModuleType:
     return load("published")
 
 
-def test_runs_that_the_fit_has_not_seen_are_predicted_within_15_percent_at_the_median_and_30_at_p90(
-    published: ModuleType,
+@pytest.fixture(scope="module")
+def runs(published: ModuleType) -> list[Any]:
+    return [*published.first_runs(), *published.second_runs()]
+
+
+def test_runs_that_the_fit_has_not_seen_are_predicted_within_the_limits_of_their_group(
+    published: ModuleType, runs: list[Any]
 ) -> None:
-    models = published.shapes()
-    fitting, holdout = published.halves(published.runs())
-    fitted = published.fit(fitting, models)
-    errors = [abs(published.error_of(row, models, fitted)) for row in holdout]
-    assert len(errors) == len(fitting) == 21
-    assert not {row["run"] for row in fitting} & {row["run"] for row in holdout}
-    assert statistics.median(errors) <= 0.15
-    assert published.quantile(errors, 0.9) <= 0.30
+    fitting = [run for run in runs if published.is_fitted_on(run, runs)]
+    others = [run for run in runs if run not in fitting]
+    assert len(fitting) > 200 and len(others) > 200
+    fitted = published.fit(fitting)
+    for group, (median, p90) in published.LIMITS.items():
+        errors = [abs(published.predict(run, fitted) / run.tokens_per_s - 1) for run in others if group in run.group]
+        assert len(errors) >= 25
+        assert statistics.median(errors) <= median, group
+        assert published.quantile(errors, 0.9) <= p90, group
 
 
-def test_the_planner_uses_the_fitted_constants(published: ModuleType) -> None:
-    fitted = published.fit(published.runs(), published.shapes())
+def test_the_planner_uses_the_fitted_constants(published: ModuleType, runs: list[Any]) -> None:
+    fitted = published.fit(runs)
     a100, h100 = find_gpu("a100"), find_gpu("h100")
     assert a100 and h100
     used = {
@@ -65,9 +72,10 @@ def test_the_planner_uses_the_fitted_constants(published: ModuleType) -> None:
         "attention-a100": a100.generation.attention,
         "attention-h100": h100.generation.attention,
         "traffic-torch-compile": COMPILED.traffic,
+        "straggling": STRAGGLING,
     }
     for name, value in used.items():
-        assert value == pytest.approx(fitted[name], rel=0.03), name
+        assert value == pytest.approx(fitted[name], rel=0.07), name
 
 
 @pytest.mark.parametrize(("shape", "name"), [("GPT2", "gpt2-124m"), ("MEDIUM", "gpt2-355m"), ("LLAMA", "llama-3.2-1b")])

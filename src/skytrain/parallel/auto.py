@@ -92,7 +92,7 @@ def laid_out(config: Config, placement: Placement) -> Config:
     recompute = "full" if job.checkpointing else config.trainer.activation_checkpointing
     return replace(
         config,
-        parallel=replace(config.parallel, reduce_once=job.reduce_once, **degrees),
+        parallel=replace(config.parallel, reduce_once=job.reduce_once, schedule=job.schedule, **degrees),
         trainer=replace(config.trainer, micro_batch=job.micro_batch, activation_checkpointing=recompute),
     )
 

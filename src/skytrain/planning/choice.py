@@ -9,7 +9,7 @@ from typing import Any
 
 from ..config import Config, SkytrainError, format_seconds
 from .offers import LONGEST_HOURS, Offer, PlanRequest, estimate_offer, place
-from .search import Placement
+from .search import SCHEDULES, Placement
 from .workload import Workload
 
 WORTH_TELLING = 0.01  # smallest saving by another setting that is reported, as a fraction of the run's dollars
@@ -69,8 +69,22 @@ def costly_settings(config: Config, choice: Offer, workload_for: Callable[[Confi
     if not trainer.compile:
         cheaper.append(("trainer.compile=false", "trainer.compile=true", {"compile": True}))
     lines = []
-    for setting, instead, changes in cheaper:
-        changed = replace(config, trainer=replace(trainer, **changes))
+    alternatives = [
+        (setting, instead, replace(config, trainer=replace(trainer, **changes)))
+        for setting, instead, changes in cheaper
+    ]
+    if choice.placement.mesh.pipeline > 1:
+        used = choice.placement.job.schedule
+        alternatives += [
+            (
+                f"parallel.schedule={used}",
+                f"parallel.schedule={one}",
+                replace(config, parallel=replace(config.parallel, schedule=one)),
+            )
+            for one in SCHEDULES
+            if one != used
+        ]
+    for setting, instead, changed in alternatives:
         other = workload_for(changed)
         placement = place(other, choice.instance, choice.nodes)
         if not isinstance(placement, Placement):

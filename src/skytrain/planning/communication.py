@@ -130,7 +130,8 @@ def _shard_traffic(
     """Return a description, the bytes, the number of collectives, and whether they happen once per step."""
     share = _share(mesh.sharing)
     if mesh.zero < 3:
-        return "reduce-scatter of gradients, all-gather of weights", 2 * 4 * held * share, 2 * layers, True
+        # Gradients travel in float32, updated weights as they are computed with.
+        return "reduce-scatter of gradients, all-gather of weights", (4 + narrow) * held * share, 2 * layers, True
     # Weights are gathered for the forward and the backward pass of each micro-batch; gradients are reduced once per
     # step or in each micro-batch. A pipeline stage gathers and scatters once for all its micro-batches.
     pipelined = mesh.pipeline > 1

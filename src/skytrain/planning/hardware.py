@@ -48,7 +48,7 @@ class Gpu:
 
 # A100 and Hopper are fitted on published runs (benchmarks/planning/published.log), Hopper's fused attention on
 # measured steps on an H200 (benchmarks/planning/h200.md); the others are assumed.
-A100_CHIP = Generation(gemm=0.74, attention=0.44, fused_attention=0.44, fp8=False)
+A100_CHIP = Generation(gemm=0.84, attention=0.42, fused_attention=0.42, fp8=False)
 GA102 = Generation(gemm=0.68, attention=0.52, fused_attention=0.52, fp8=False)
 ADA = Generation(gemm=0.65, attention=0.35, fused_attention=0.35, fp8=True)
 HOPPER = Generation(gemm=0.68, attention=0.25, fused_attention=0.45, fp8=True)

@@ -255,12 +255,12 @@ def jacobian(function: Callable[[Any], Any], point: Any) -> Any:
     return np.stack(columns, axis=1)
 
 
-def least_squares(residuals: Callable[[Any], Any], start: Any) -> Any:
+def least_squares(residuals: Callable[[Any], Any], start: Any, steps: int = 200) -> Any:
     """Return where the sum of squared residuals is least (Levenberg 1944, Marquardt 1963)."""
     point = np.asarray(start, dtype=float)
     damping = 1e-2
     now = residuals(point)
-    for _ in range(200):
+    for _ in range(steps):
         slope = jacobian(residuals, point)
         square = slope.T @ slope
         while True:

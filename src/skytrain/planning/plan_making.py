@@ -194,6 +194,8 @@ def train_overrides(choice: Offer) -> list[str]:
     kinds = ["trainer.activation_checkpointing=full"] if job.checkpointing else []
     if not job.reduce_once:
         kinds.append("parallel.reduce_once=false")
+    if choice.placement.mesh.pipeline > 1:
+        kinds.append(f"parallel.schedule={job.schedule}")
     return [*overrides(choice.placement.mesh), *kinds, f"trainer.micro_batch={job.micro_batch}"]
 
 

@@ -12,10 +12,11 @@ from .communication import Node
 from .flops import decoder_size
 from .host import host_problem
 from .measurements import Measurement, Prediction, is_of_gpu, predict
-from .memory import Memory, TrainingJob, path_of, rank_memory, train_bytes_per_parameter, usable_bytes
+from .memory import Memory, Schedule, TrainingJob, path_of, rank_memory, train_bytes_per_parameter, usable_bytes
 from .mesh import CHUNKS, Mesh
 from .throughput import tokens_per_step
 
+SCHEDULES: tuple[Schedule, ...] = ("1f1b", "interleaved-1f1b", "zbv")  # of a pipeline, that are tried
 SMALL = 4  # a model is small if this many times its state is less than a GPU's memory
 TIGHT = 0.92  # share of the memory beyond which a layout must be worth the risk of running out
 MOST_NODES_A_GROUP = 8  # limit on nodes that share one of several copies: beyond it, all nodes may as well share one
@@ -51,6 +52,7 @@ class Fixed:
     checkpointing: bool | None = None
     reduce_once: bool | None = None
     mesh: Mesh | None = None
+    schedule: bool = False  # of a pipeline: the job's, and no other
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,8 @@ def best_placement(
     )
     if fixed.mesh:
         return search.fastest([fixed.mesh])
-    every = list(meshes(job, machines.gpus, machines.node.gpus))
+    schedules = (job.schedule,) if fixed.schedule else SCHEDULES
+    every = list(meshes(job, machines.gpus, machines.node.gpus, schedules))
     state = train_bytes_per_parameter(job.model, job.optimizer) * decoder_size(job.model).parameters
     if SMALL * state < usable_bytes(machines.gpu_memory_mib):
         # Splitting layers costs traffic in each layer, which is pointless for a model that easily fits on one GPU.
@@ -171,13 +174,17 @@ def _is_never_slower(one: TrainingJob, other: TrainingJob, mesh: Mesh) -> bool:
         and one.checkpointing <= other.checkpointing
         and one.selective == other.selective
         and one.reduce_once >= other.reduce_once
+        and one.schedule == other.schedule
         and path_of(one, mesh) == path_of(other, mesh)
     )
 
 
-def meshes(job: TrainingJob, gpus: int, gpus_per_node: int) -> Iterator[Mesh]:
+def meshes(
+    job: TrainingJob, gpus: int, gpus_per_node: int, schedules: Sequence[Schedule] = SCHEDULES
+) -> Iterator[Mesh]:
     """Yield all candidate meshes: tensor within a node, pipelines of whole layers, context only for long sequences."""
     model = job.model
+    chunked = sorted({CHUNKS[schedule] for schedule in schedules})
     for tensor in _divisors(min(gpus, gpus_per_node)):
         if gpus % tensor or model.groups % tensor or model.hidden_width % tensor or model.padded_vocab % tensor:
             continue
@@ -188,9 +195,11 @@ def meshes(job: TrainingJob, gpus: int, gpus_per_node: int) -> Iterator[Mesh]:
                 if context > 1 and (job.sequence_length // context < 4096 or context > 16):
                     continue
                 rest = gpus // tensor // pipeline // context
-                chunks = CHUNKS[job.schedule] if pipeline > 1 else 1
-                base = Mesh(pipeline=pipeline, context=context, tensor=tensor, chunks=chunks, offload=job.offload)
-                yield from _data_meshes(base, rest, gpus_per_node)
+                for chunks in chunked if pipeline > 1 else (1,):
+                    if pipeline * chunks > model.layers:
+                        continue
+                    base = Mesh(pipeline=pipeline, context=context, tensor=tensor, chunks=chunks, offload=job.offload)
+                    yield from _data_meshes(base, rest, gpus_per_node)
 
 
 def _data_meshes(mesh: Mesh, data: int, gpus_per_node: int) -> Iterator[Mesh]:
@@ -214,15 +223,23 @@ def _fp8_problem(job: TrainingJob, node: Node) -> str | None:
 
 
 def _kinds(job: TrainingJob, mesh: Mesh, fixed: Fixed) -> Iterator[TrainingJob]:
-    """Yield variants with and without recomputation (only with, if `job` requests it) and of gradient reduction."""
+    """Yield variants with and without recomputation (only with, if `job` requests it), of reduction and of schedule."""
     free = (True,) if job.checkpointing else (False, True)
+    schedules: Sequence[Schedule] = (job.schedule,)
+    if mesh.pipeline > 1 and not fixed.schedule and fixed.mesh is None:
+        schedules = [schedule for schedule in SCHEDULES if CHUNKS[schedule] == mesh.chunks]
     shards = mesh.shard > 1 and mesh.pipeline == 1 and not mesh.deepspeed
     once = (True, False) if shards else (True,)
     for checkpointing in free if fixed.checkpointing is None else (fixed.checkpointing,):
         for reduce_once in once if fixed.reduce_once is None else (fixed.reduce_once,):
-            yield replace(
-                job, checkpointing=checkpointing, selective=job.selective and not checkpointing, reduce_once=reduce_once
-            )
+            for schedule in schedules:
+                yield replace(
+                    job,
+                    checkpointing=checkpointing,
+                    selective=job.selective and not checkpointing,
+                    reduce_once=reduce_once,
+                    schedule=schedule,
+                )
 
 
 def _splits(
@@ -245,7 +262,8 @@ def _splits(
     if fixed.micro_batch is not None:
         return [split(fixed.micro_batch)] if fixed.micro_batch in choices else []
     fitting = choices[: max(1, bisect_left(choices, True, key=lambda micro: split(micro)[1].total > limit))]
-    return [split(micro) for micro in fitting[-3:]]
+    # Without a pipeline the largest are the fastest; with one, smaller micro-batches leave a smaller bubble.
+    return [split(micro) for micro in (fitting if mesh.pipeline > 1 else fitting[-3:])]
 
 
 def _fills_pipeline(job: TrainingJob, mesh: Mesh, accumulation: int) -> bool:

@@ -8,6 +8,7 @@ published runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -42,6 +43,10 @@ MASTER_BYTES = 12  # in addition, if weights are bfloat16: gradients to float32,
 WEIGHT_BYTES = 20  # per parameter and micro-batch: casts to bfloat16 and back, and adding up gradients
 
 
+# Of the step, for each doubling of the machines: the slowest of more ranks is slower, and collectives have more hops.
+STRAGGLING = 0.008  # fitted on published runs (benchmarks/planning/published.log)
+
+
 @dataclass(frozen=True)
 class Software:
     """The efficiency of an implementation on given hardware."""
@@ -53,13 +58,15 @@ class Software:
     tensor_hidden: float = (
         0.0  # part of tensor parallelism's traffic that is computed over (asynchronous tensor parallelism)
     )
+    attention: float = 1.0  # speed of its attention kernel relative to what the GPU's generation is listed with
+    straggling: float = STRAGGLING
 
 
 # Traffic: compiled, fitted on published runs (benchmarks/planning/published.log); eager and fused, on steps of our own on an H200
 # (benchmarks/planning/h200.md). Host: eager and fused as measured on the host of that H200, compiled assumed.
 EAGER = Software(name="torch-eager", gemm=1.0, traffic=5.0, host_seconds=0.00215)
 FUSED = Software(name="fused", gemm=1.0, traffic=0.8, host_seconds=0.0021)
-COMPILED = Software(name="torch-compile", gemm=1.0, traffic=1.04, host_seconds=0.00015)
+COMPILED = Software(name="torch-compile", gemm=1.0, traffic=1.07, host_seconds=0.00015)
 
 
 @dataclass(frozen=True)
@@ -116,7 +123,7 @@ def step_time(job: TrainingJob, mesh: Mesh, node: Node, software: Software | Non
     tokens = job.micro_batch * job.sequence_length / mesh.context
     layers = model.layers / mesh.pipeline
     product_rate = peak * node.gpu.gemm * software.gemm
-    attention_rate = peak * node.gpu.attention(fused=software is FUSED)
+    attention_rate = peak * node.gpu.attention(fused=software is FUSED) * software.attention
     if job.precision == "32-true":
         product_rate = attention_rate = peak * FP32_FRACTION
     again = 4 / 3 if job.checkpointing else 1.0  # one more forward pass of the blocks
@@ -148,6 +155,7 @@ def step_time(job: TrainingJob, mesh: Mesh, node: Node, software: Software | Non
     host = together(gpu + optimizer, launch_seconds(job, mesh, software)) - gpu - optimizer
     computing = gpu + host
     uncovered = _uncovered(exchanges(job, mesh, node), computing, job, software)
+    uncovered += software.straggling * math.log2(max(1.0, mesh.gpus / node.gpus)) * (computing + uncovered)
     waiting = bubble_fraction(job, mesh)
     bubble = (computing + uncovered) * waiting / (1 - waiting)
     return StepTime(
