@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 InstanceType = Annotated[
     str | None,
     typer.Option(
-        "--instance", metavar="TYPE", help="Only this instance type, such as g5.12xlarge.", show_default=False
+        "--instance",
+        metavar="TYPE",
+        help="Only this instance type, such as g5.12xlarge, or these: p5.48xlarge,p4d.24xlarge.",
+        show_default=False,
     ),
 ]
 Nodes = Annotated[int | None, typer.Option("--nodes", min=1, metavar="N", help="Only N machines.", show_default=False)]
@@ -114,6 +117,9 @@ PlanArguments = Annotated[
     ),
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write the chosen plan.")]
+Wide = Annotated[
+    bool, typer.Option("--wide", help="Show all columns: price, memory, stops, quota, source of the speed.")
+]
 Rows = Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Number of offers to show.")]
 
 
@@ -135,6 +141,7 @@ def plan(
     measure: Measure = False,
     out: Out = Path("plan.json"),
     rows: Rows = 12,
+    wide: Wide = False,
     documents: Documents = None,
     text_bytes: TextBytes = None,
     as_json: Json = False,
@@ -194,19 +201,27 @@ def plan(
         wanted = replace(request, target=seller or EC2.name)
         return _print_tokens(composed.config, request, plan_tokens(composed, open_mesh, wanted, rows), as_json)
     planned = plan_run(composed, open_mesh, request, TrialsWanted(trials, trial_steps), out)
-    _print_plan(composed.config, planned, request, rows, as_json)
+    _print_plan(composed.config, planned, request, Shown(rows, wide), as_json)
     if not as_json:
         print(f"\nwrote {out}")
 
 
-def _print_plan(config: Config, planned: Planned, request: PlanRequest, rows: int, as_json: bool) -> None:
+@dataclass(frozen=True)
+class Shown:
+    """How much of the offers is printed."""
+
+    rows: int
+    wide: bool
+
+
+def _print_plan(config: Config, planned: Planned, request: PlanRequest, shown: Shown, as_json: bool) -> None:
     """Print the offers and the choice; raise why there is none."""
     from ..pipelines.plan import costs_around, plan_as_json
     from ..report import cluster_table
 
     if as_json and planned.refusal is None:
         return print(plan_as_json(config, planned))
-    _print_offers(config, planned, request, rows)
+    _print_offers(config, planned, request, shown)
     if planned.refusal is not None:
         raise planned.refusal
     _print_choice(planned)
@@ -281,7 +296,7 @@ def _hours(deadline: str | None) -> float | None:
     return hours
 
 
-def _print_offers(config: Config, planned: Planned, request: PlanRequest, rows: int) -> None:
+def _print_offers(config: Config, planned: Planned, request: PlanRequest, wanted: Shown) -> None:
     from ..aws import PREVIEW_NOTE, is_preview
     from ..planning import load_catalog
     from ..report import offers_legend, offers_table, prices_note, run_lines, sellers_note
@@ -291,13 +306,15 @@ def _print_offers(config: Config, planned: Planned, request: PlanRequest, rows: 
         print(PREVIEW_NOTE, file=sys.stderr)
     for line in run_lines(config):
         print(line)
-    shown = planned.offers[:rows]
+    shown = planned.offers[: wanted.rows]
     if planned.choice is not None and planned.choice not in shown:
         shown = [*shown[:-1], planned.choice]
     print()
-    print(offers_table(shown, planned.choice))
+    print(offers_table(shown, planned.choice, wanted.wide))
     if len(planned.offers) > len(shown):
-        print(f"and {len(planned.offers) - len(shown)} more (--rows N shows them); offers that break a limit come last")
+        print(
+            f"and {len(planned.offers) - len(shown)} more (--rows N shows them, --wide all columns); offers that break a limit come last"
+        )
     for line in offers_legend(request):
         print(line)
     print(sellers_note(sellers(), load_catalog(), request))

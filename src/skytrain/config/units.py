@@ -19,7 +19,7 @@ BYTE_SUFFIXES = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
-SECOND_SUFFIXES = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+SECOND_SUFFIXES = {"s": 1.0, "m": 60, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)\s*")
 
@@ -83,7 +83,7 @@ def parse_bytes(value: object) -> int:
 
 
 def parse_seconds(value: object) -> float:
-    """Parse `90s`, `10m`, `2h`, `1d` or a plain number of seconds."""
+    """Parse `90s`, `10m` or `10min`, `2h`, `1d` or a plain number of seconds."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     number, suffix = _split(str(value), "90s, 10m or 2h")

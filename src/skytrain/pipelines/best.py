@@ -301,9 +301,19 @@ class _Search:
         """Return the recipe's own rate, moved along the batch-aware law from its model and tokens to the row's."""
         config = self.composed.config
         tokens = float(total_steps(config) * config.trainer.batch_tokens)
-        here = Rung("recipe", decoder_size(self.base).block_matrices, tokens, config.trainer.batch_tokens, 0.0)
-        batch = row.config.trainer.batch_tokens
-        there = Rung("row", row.size.block_matrices, float(row.tokens), batch, 0.0)
+        here = Rung(
+            name="recipe",
+            parameters=decoder_size(self.base).block_matrices,
+            tokens=tokens,
+            batch_tokens=config.trainer.batch_tokens,
+            usd=0.0,
+        )
+        there = replace(
+            here,
+            parameters=row.size.block_matrices,
+            tokens=float(row.tokens),
+            batch_tokens=row.config.trainer.batch_tokens,
+        )
         law = combined_law(there)
         return config.optimizer.lr * math.exp(law(there) - law(here))
 
@@ -380,7 +390,13 @@ def _own_run(store: Store, record: RunRecord) -> OwnRun | None:
         return None
     size = decoder_size(build(DecoderConfig, record.config["model"]))
     tokens = float(record.step * record.config["trainer"]["batch_tokens"])
-    return OwnRun(record.name, float(size.parameters), float(size.block_matrices), tokens, float(loss))
+    return OwnRun(
+        name=record.name,
+        parameters=float(size.parameters),
+        block_parameters=float(size.block_matrices),
+        tokens=tokens,
+        loss=float(loss),
+    )
 
 
 def _tried_machines(catalog: Catalog, model: DecoderConfig, request: PlanRequest) -> Catalog:

@@ -12,6 +12,7 @@ from .offers import LONGEST_HOURS, Offer, PlanRequest, estimate_offer, place
 from .search import SCHEDULES, Placement
 from .workload import Workload
 
+MOST_NODES = 4096  # more of one machine than this nobody rents
 WORTH_TELLING = 0.01  # smallest saving by another setting that is reported, as a fraction of the run's dollars
 
 
@@ -104,8 +105,9 @@ def refuse(offers: Sequence[Offer], request: PlanRequest) -> SkytrainError:
         if not offers:
             return SkytrainError("the catalogue has no such instance")
         least = min(offers, key=_distance_from_fitting)
+        more = "more nodes (--nodes), " if request.nodes is not None else ""  # otherwise many were tried
         return SkytrainError(
-            f"the model does not fit any offer: on {least.nodes} x {least.instance.type}: {least.problem}\n  try more nodes (--nodes), a larger instance, another mesh, or a smaller model"
+            f"the model does not fit any offer: on {least.nodes} x {least.instance.type}: {least.problem}\n  try {more}a larger instance, another mesh, or a smaller model"
         )
     if not priced:
         return SkytrainError(
@@ -138,11 +140,12 @@ def _too_slow(priced: Sequence[Offer], hours: float, request: PlanRequest) -> Sk
     within = f"{LONGEST_HOURS / 24:.0f} days" if request.deadline_hours is None else format_seconds(3600 * hours)
     # The next power of two, so that batches and layers divide evenly.
     needed = 2 ** math.ceil(math.log2(quick.nodes * quick.estimate.hours_p90 / hours))
-    hint = (
-        f"at the same speed per node, about {needed} nodes would be enough: --nodes {needed}"
-        if request.nodes is None and hours > 1
-        else "a later --deadline, more nodes, or fewer tokens"
-    )
+    if request.nodes is None and hours > 1 and needed <= MOST_NODES:
+        hint = f"at the same speed per node, about {needed} nodes would be enough: --nodes {needed}"
+    elif needed > MOST_NODES:
+        hint = f"even {MOST_NODES:,} nodes would not be enough: a smaller model, fewer tokens, or a later --deadline"
+    else:
+        hint = "a later --deadline, more nodes, or fewer tokens"
     return SkytrainError(
         f"no offer finishes within {within}: the quickest takes {quick.estimate.hours_p90:,.1f} h at p90 ({quick.name})\n  {hint}"
     )

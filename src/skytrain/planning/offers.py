@@ -49,7 +49,7 @@ class PlanRequest:
 
     budget_usd: float | None = None
     deadline_hours: float | None = None
-    instance: str | None = None
+    instance: str | None = None  # a type, or several with commas
     nodes: int | None = None
     region: str | None = None
     market: Market | None = None
@@ -62,6 +62,11 @@ class PlanRequest:
     @property
     def budget(self) -> Budget:
         return Budget(self.budget_usd)
+
+    @property
+    def instances(self) -> list[str]:
+        """Return the types that are asked for; none if any will do."""
+        return [name.strip() for name in (self.instance or "").split(",") if name.strip()]
 
     @property
     def longest_hours(self) -> float | None:
@@ -110,7 +115,7 @@ def find_offers(
     asked = [seller for seller in sellers if request.target in (None, seller.name)]
     if request.region:
         catalog.check_region(request.region)
-    instances = [catalog.instance(request.instance)] if request.instance else list(catalog.instances)
+    instances = [catalog.instance(name) for name in request.instances] or list(catalog.instances)
     placed: dict[tuple[object, ...], Placement | NoPlacement] = {}
     offers: list[Offer] = []
     for instance in instances:

@@ -83,8 +83,12 @@ def run_lines(config: Config) -> list[str]:
     ]
 
 
-def offers_table(offers: Sequence[Offer], choice: Offer | None) -> str:
-    head = (
+NARROW = (0, 3, 4, 5, 7, 10, 11, 13)  # columns that are shown by default: what is rented, how it is used, what it costs
+
+
+def offers_table(offers: Sequence[Offer], choice: Offer | None, wide: bool = True) -> str:
+    """Return one line for each offer; without `wide`, the columns that decide, and the region with the machine."""
+    head: tuple[str, ...] = (
         "",
         "target",
         "where",
@@ -103,10 +107,18 @@ def offers_table(offers: Sequence[Offer], choice: Offer | None) -> str:
         "speed",
         "note",
     )
-    return text_table(
-        [head, *(_offer_row(offer, offer is choice) for offer in offers)],
-        left=frozenset({0, 1, 2, 3, 5, 7, 14, 15, 16}),
-    )
+    rows = [list(head), *(_offer_row(offer, offer is choice) for offer in offers)]
+    if wide:
+        return text_table(rows, left=frozenset({0, 1, 2, 3, 5, 7, 14, 15, 16}))
+    short = [[row[number] for number in NARROW] for row in rows]
+    for number, offer in enumerate(offers, 1):
+        seller = "" if offer.seller.name == EC2.name else f", {offer.seller.title}"
+        short[number][3] = f"{offer.market} {offer.region}{seller}"
+    short[0][3] = "where"
+    if any(offer.problem for offer in offers):
+        for row, note in zip(short, ["note", *(offer.problem or "" for offer in offers)], strict=True):
+            row.append(note)
+    return text_table(short, left=frozenset({0, 1, 3, 4, 8}))
 
 
 def _offer_row(offer: Offer, chosen: bool) -> list[str]:
@@ -161,7 +173,8 @@ def choice_lines(choice: Offer) -> list[str]:
         f"  dollars, on average: {dollars}",
         f"  memory per GPU: {held}",
         f"  step: {prediction.seconds * 1e3:,.0f} ms, {prediction.source} ({prediction.because})",
-        f"  quota: {choice.quota_vcpus} vCPUs of {choice.instance.quota_code(choice.market) or 'a code that public sources do not agree on'} in {choice.region}",
+        f"  quota: {choice.quota_vcpus} vCPUs of {choice.instance.quota_code(choice.market) or 'a code that public sources do not agree on'} in {choice.region}"
+        ", the code in AWS's Service Quotas (EC2) whose value must be at least that; `skytrain doctor` checks it",
     ]
     return lines
 

@@ -143,7 +143,7 @@ def _for_block(config: Config, request: PlanRequest) -> PlanRequest:
     """Return the request for machines of a capacity block, which has one type and the price of on-demand machines."""
     if config.cloud.reservation is None:
         return request
-    if request.instance is None:
+    if len(request.instances) != 1:
         raise ConfigError(
             "cloud.reservation", "name the type of the block's machines", hint="skytrain plan --instance p5.48xlarge"
         )
