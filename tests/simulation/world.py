@@ -119,6 +119,7 @@ class World:
         self.config = SimpleNamespace(
             budget=self.budget,
             store=SimpleNamespace(patience=1800.0),
+            cloud=SimpleNamespace(secrets={}),
             loader=SimpleNamespace(cache_dir=None),
             trainer=SimpleNamespace(max_restarts=3, stop_within=60.0),
         )
