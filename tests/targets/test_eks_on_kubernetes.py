@@ -254,7 +254,7 @@ def test_who_is_not_an_operator_launches_nothing(
 ) -> None:
     shutil.copy(typed.plane.kubeconfig(user), typed.folder / "kubeconfig")  # `nobody` has no valid token
     assert typed.launch("--yes") == code
-    assert said in capsys.readouterr().err and typed.objects() == [] and typed.store.list("") == []
+    assert said in capsys.readouterr().err and typed.objects() == [] and typed.store.list("runs") == []
 
 
 def test_a_namespace_that_is_missing_and_one_that_is_not_theirs(
@@ -265,7 +265,7 @@ def test_a_namespace_that_is_missing_and_one_that_is_not_theirs(
     shutil.copy(typed.plane.kubeconfig("admin"), typed.folder / "kubeconfig")
     assert typed.launch("--yes", "cloud.eks.namespace=elsewhere") == 3
     assert 'namespaces "elsewhere" not found' in capsys.readouterr().err
-    assert typed.store.list("") == []
+    assert typed.store.list("runs") == []
 
 
 def test_a_train_job_and_its_runtime_are_kept_and_removed(typed: RealEks, capsys: pytest.CaptureFixture[str]) -> None:

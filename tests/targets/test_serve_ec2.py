@@ -90,7 +90,7 @@ def test_an_endpoint_is_shown_launched_followed_and_stopped(
     assert f"serve.key_parameter={PARAMETER}" in words and "serve.name=tiny" in words
     [source] = [word for word in words if word.startswith("serve.source=")]
     assert source.startswith("serve.source=") and "/exports/tiny-" in source
-    assert groups(ground) == [] and parameters(ground) == {} and typed.store.list("") == []
+    assert groups(ground) == [] and parameters(ground) == {} and typed.store.list("runs") == []
 
     assert run(monkeypatch, "serve", str(model), *WORDS, "--yes") == 0
     said = capsys.readouterr().out

@@ -22,7 +22,7 @@ SHAPE = ["--nodes", "2", "--processes", "8", "--launch", "00001"]
 def dry_run(typed: TypedSageMaker, capsys: pytest.CaptureFixture[str], *words: str) -> str:  # noqa: F811
     given = ["launch", "train", "recipe=llama-2-13b-p4d", "run=wide", "budget.usd=3000", *words, "--dry-run"]
     assert typed(*given) == 0, capsys.readouterr().err
-    assert typed.store.list("") == []
+    assert typed.store.list("runs") == []
     return capsys.readouterr().out
 
 

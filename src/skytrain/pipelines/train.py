@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from ..config import EXIT_CODES, Config
 from ..jobs import Ranks
 from ..runs import Reporter, Start
+from ..storage import open_store
+from ..tokens import NotPrepared, find_training_data
 from ..training import (
     AttemptResult,
     RunContext,
@@ -23,8 +25,10 @@ from ..training import (
     resolve_settings,
     start_worker,
 )
+from .prepare import prepare
 
 FRESH = Start()
+SYNTHETIC = "skytrain.corpus.sources.Synthetic"  # tokens that are made, not read
 OUTCOME_WORDS = {
     "done": "trained",
     "stopped": "stopped as asked",
@@ -78,6 +82,8 @@ def train(
     """
     request = TrainRequest(start, allow_changes, frozenset(given))
     ranks = Ranks.from_environment()
+    if ranks.first and config.loader.files is None and config.data.source.target == SYNTHETIC:
+        _make_tokens(config, reporter)
     if ranks.world_size == 1:  # one process: its settings decide whether it joins a process group at all
         config = resolve_settings(config, request, ranks, reporter)
     with start_worker(ranks) as worker:
@@ -93,6 +99,15 @@ def train(
         outcome=result.outcome,
         metrics=result.metrics,
     )
+
+
+def _make_tokens(config: Config, reporter: Reporter) -> None:
+    """Make the tokens of data=synthetic where they are missing; other ranks wait meanwhile."""
+    store = open_store(config.store).patient(config.store.patience)
+    try:
+        find_training_data(store, config)
+    except NotPrepared:
+        prepare(config, reporter)
 
 
 def _train(context: RunContext) -> AttemptResult:

@@ -34,6 +34,7 @@ from .opening import (
 from .packing import PackedSplit as PackedSplit
 from .parquet_tokens import ParquetTokens as ParquetTokens
 from .prepared import (
+    NotPrepared as NotPrepared,
     Prepared as Prepared,
     find_prepared as find_prepared,
     find_prepared_for as find_prepared_for,

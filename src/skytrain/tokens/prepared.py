@@ -73,9 +73,13 @@ def _find_versions(store: Store, data: DataConfig, fits: Callable[[Prepared], bo
     return versions
 
 
-def _none_prepared(store: Store, data: DataConfig, tokenizer: str, how: str) -> SkytrainError:
+class NotPrepared(SkytrainError):
+    """Data of these settings that is not in the store."""
+
+
+def _none_prepared(store: Store, data: DataConfig, tokenizer: str, how: str) -> NotPrepared:
     wanted = f" in version {data.version}" if data.version else ""
-    return SkytrainError(
+    return NotPrepared(
         f"{store.url(f'tokens/{data.name}')} holds no tokens of data={data.name} made with {tokenizer} and these settings{wanted}\n"
         f"  run `skytrain prepare` {how} first"
     )
