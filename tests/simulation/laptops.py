@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from types import SimpleNamespace
@@ -18,9 +18,7 @@ from skytrain.planning import PlannedOffer, timestamp
 from skytrain.runs import LaunchedGroup, LaunchRecord, Silent, launches_of, next_launch, stopped_key
 from skytrain.targets import lifecycle, limits
 from skytrain.targets.ec2 import billing, launch as launching, target
-from skytrain.targets.ec2.boot import BootScript
 from skytrain.targets.ec2.machines import LaunchKeeper, removal_calls, set_size
-from skytrain.targets.ec2.replacement import most_machines
 from skytrain.targets.ec2.requests import GroupSpec, group_name, kill_time
 from tests.targets.plans import offer
 
@@ -35,6 +33,14 @@ CLOUD: Any = SimpleNamespace(
     instance_profile="node",
     kms_key=None,
 )
+
+
+@dataclass(frozen=True)
+class SimulatedLaunch(launching.PreparedLaunch):
+    """A launch without packages."""
+
+    def given(self, files: Mapping[str, bytes]) -> SimulatedLaunch:
+        return self
 
 
 @cache
@@ -58,16 +64,11 @@ def prepared_launch(world: World, launch: str, now: datetime, kill_after_seconds
         region="us-east-2", patience_seconds=600.0, plan_hash="", image="ami", bundle="", words=[], groups=groups,
     )  # fmt: skip
     parts: Any = dict.fromkeys(("plan", "contents", "bundle"))
-    return launching.PreparedLaunch(
-        run=RUN, record=record, session=world.cloud, store=world.store, groups=specs, **parts
-    )  # type: ignore[arg-type]
+    return SimulatedLaunch(run=RUN, record=record, session=world.cloud, store=world.store, groups=specs, **parts)  # type: ignore[arg-type]
 
 
 def _group(planned: PlannedOffer, launch: str, number: int, now: datetime) -> GroupSpec:
-    boot = BootScript(
-        region="us-east-2", group=group_name("demo", RUN, launch, number), bundle="s3://b/bundle", config="s3://b/config", failures="s3://b/failures",
-        python="python3", requirements=(), command=("node",), most_machines=most_machines(planned.nodes), meeting="s3://b/meeting", usd_per_hour=1.0,
-    )  # fmt: skip
+    boot: Any = SimpleNamespace(render=lambda kill_at: "#!/bin/bash")  # the simulated machine boots in its own way
     image = MachineImage("ami-1", "image")
     tags = Tags("demo", "ada", RUN)
     return GroupSpec(RUN, launch, number, planned, "us-east-2a", image, boot, tags, CLOUD, now)
@@ -85,7 +86,7 @@ def launch(world: World) -> LaunchRecord:
     ready = prepared_launch(world, next_launch(earlier), now, seconds if math.isfinite(seconds) else 4 * 3600.0)
     with mock.patch.object(launching, "plan_file", lambda plan: {}):
         steps = launching._steps(replace(ready, store=store), {}, _Noted(world))
-    lifecycle.run_launch(replace(steps, files={}, upload=lambda reporter: None), _Noted(world))
+    lifecycle.run_launch(replace(steps, files={}, inputs={}, upload=lambda reporter: None), _Noted(world))
     return ready.record
 
 
