@@ -18,6 +18,7 @@ from skytrain.planning import (
     find_offers,
     planned_trials,
     refuse,
+    rest_of_budget,
     workload_of,
 )
 from skytrain.planning.catalog import Catalog, Price, packaged_catalog
@@ -267,3 +268,34 @@ def test_sagemaker_is_ranked_beside_ec2_once_its_prices_are_known() -> None:
 def test_sagemaker_without_prices_is_refused_with_the_command_that_fetches_them() -> None:
     request = PlanRequest(instance="g5.12xlarge", nodes=1, target="sagemaker")
     assert "skytrain catalog refresh" in str(refuse(offers_for(CONFIG, request), request))
+
+
+def test_machines_on_demand_fail_as_often_as_llama_3s_did() -> None:
+    few = estimate(work(), 3600.0, "measured", CATALOG.instance("p5.48xlarge"), 1, price())
+    many = estimate(work(), 3600.0, "measured", CATALOG.instance("p5.48xlarge"), 2048, price())
+    assert many.interruptions == pytest.approx(419 * 1000 / (54 * 24), rel=0.05)  # in 1,000 hours
+    assert few.interruptions == pytest.approx(1000 / 6334, rel=0.2)
+    assert many.parts_usd["restarts"] > 0
+
+
+def test_several_types_are_asked_for_with_commas() -> None:
+    found = offers_for(CONFIG, PlanRequest(instance="g5.xlarge, p5.4xlarge", nodes=1, market="spot"))
+    assert {offer.instance.type for offer in found} == {"g5.xlarge", "p5.4xlarge"}
+
+
+def test_a_plan_that_leaves_most_of_the_budget_says_what_else_it_buys(everything: list[Offer]) -> None:
+    choice = choose(everything)
+    assert choice is not None and choice.estimate
+    line = rest_of_budget(CONFIG, choice, 150)
+    assert line is not None and "$150 could buy about" in line and "--best budget.usd=150" in line
+    assert rest_of_budget(CONFIG, choice, 1.5 * choice.estimate.usd_p90) is None
+    assert rest_of_budget(CONFIG, choice, None) is None
+
+
+def test_the_table_has_eight_columns_unless_it_is_wide(everything: list[Offer]) -> None:
+    able = [offer for offer in everything if offer.problem is None][:3]
+    narrow, wide = (offers_table(able, able[0], wide).splitlines()[0] for wide in (False, True))
+    assert len(narrow.split("  ")) < len(wide.split("  "))
+    assert "quota" in wide and "quota" not in narrow
+    unable = next(offer for offer in everything if offer.problem)
+    assert str(unable.problem) in offers_table([*able, unable], able[0], False)

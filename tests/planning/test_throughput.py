@@ -31,7 +31,7 @@ from skytrain.planning.measurements import predict
 from skytrain.planning.memory import TrainingJob, path_of
 from skytrain.planning.mesh import requested_mesh
 from skytrain.planning.search import Fixed, NoPlacement
-from skytrain.planning.throughput import launch_seconds, mfu, step_time, together, tokens_per_step
+from skytrain.planning.throughput import EAGER, launch_seconds, mfu, step_time, together, tokens_per_step
 from skytrain.training import losses
 
 CATALOG = packaged_catalog()
@@ -288,3 +288,36 @@ def test_meshes_are_read_by_preset_or_by_degrees_and_named() -> None:
 def test_a_mesh_that_cannot_be_is_refused_with_a_reason(text: str, complaint: str) -> None:
     with pytest.raises(SkytrainError, match=complaint):
         mesh_of(mesh_words(text), 8, 2)
+
+
+def pipelined(fixed: Fixed) -> Placement:
+    model = compose(["model=llama-3.1-70b", "tokenizer.vocab_size=257"]).config.model
+    assert isinstance(model, DecoderConfig)
+    p4d = CATALOG.instance("p4d.24xlarge")
+    found = best_placement(
+        TrainingJob(model, 4096, 1, compiled=True),
+        Machines(Node.of(p4d), 256, p4d.gpu_memory_mib),
+        64 * 4096,
+        fixed=fixed,
+    )
+    assert isinstance(found, Placement)
+    return found
+
+
+def test_the_schedule_of_a_pipeline_is_searched_unless_it_is_given() -> None:
+    free, kept = pipelined(Fixed()), pipelined(Fixed(schedule=True))
+    assert kept.job.schedule == "1f1b" and kept.mesh.chunks == 1
+    assert free.mesh.pipeline > 1 and free.job.schedule == "zbv" and free.mesh.chunks == 2
+    assert free.tokens_per_s > kept.tokens_per_s
+
+
+def test_more_machines_make_a_step_slower_than_communication_alone() -> None:
+    node = Node.of(packaged_catalog().instance("p5.48xlarge"))
+    job = TrainingJob(GPT2, 1024, 32, accumulation=4)
+
+    def seconds(gpus: int, straggling: float) -> float:
+        software = replace(EAGER, straggling=straggling)
+        return step_time(job, Mesh(replicate=gpus), node, software).seconds
+
+    assert seconds(8, 0.01) == seconds(8, 0.0)
+    assert seconds(512, 0.01) / seconds(512, 0.0) == pytest.approx(1.06, rel=0.01)  # six doublings
