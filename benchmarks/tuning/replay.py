@@ -1,6 +1,6 @@
 """Plays every strategy against tables of finished runs, with simulated dollars, at the same budgets.
 
-    python benchmarks/tuning/replay.py > benchmarks/tuning/replay.log          # all groups, about an hour
+    python benchmarks/tuning/replay.py > benchmarks/tuning/replay.log          # all groups, seven minutes
     python benchmarks/tuning/replay.py dense --only ladder,grid --every 3      # a part of one
     python benchmarks/tuning/replay.py --table other.csv                       # a table that is not part of the project
 

@@ -166,16 +166,28 @@ def estimate(
         "disks and addresses": disks,
         "S3": bucket,
     }
-    low, middle, high = (float(value) for value in np.quantile(total, (0.1, 0.5, 0.9)))
+    low, middle, high = _quantiles(total, 0.1, 0.5, 0.9)
+    median_hours, late_hours = _quantiles(hours, 0.5, 0.9)
     return Estimate(
-        hours=float(np.median(hours)),
-        hours_p90=float(np.quantile(hours, 0.9)),
+        hours=median_hours,
+        hours_p90=late_hours,
         usd=middle,
         usd_p10=low,
         usd_p90=high,
         interruptions=float(np.mean(interruptions)),
         parts_usd={name: float(np.mean(value)) for name, value in parts.items()},
     )
+
+
+def _quantiles(draws: Any, *at: float) -> list[float]:
+    """Return np.quantile(draws, at), several times as fast: a plan asks for hundreds."""
+    ordered = np.sort(draws)
+    found = []
+    for share in at:
+        below = int(share * (SAMPLES - 1))
+        rest = share * (SAMPLES - 1) - below
+        found.append(float(ordered[below] + rest * (ordered[below + 1] - ordered[below])))
+    return found
 
 
 def _interval_seconds(work: RunWork, step: Any, save_seconds: float) -> Any:
