@@ -55,6 +55,7 @@ def scan() -> None:
 
 
 if __name__ == "__main__":
-    answers()
-    if "--scan" in sys.argv:
+    if "--only-scan" not in sys.argv:
+        answers()
+    if "--scan" in sys.argv or "--only-scan" in sys.argv:
         scan()
