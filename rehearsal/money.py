@@ -84,7 +84,8 @@ def relaunch(world: World) -> None:
     refused = world.laptop.command(*world.laptop.launch_words(poor), "--yes", check=False)
     if refused.returncode != 2 or "nothing is left to rent machines with" not in refused.stderr:
         raise RehearsalFailed(f"launch ended with {refused.returncode}:\n{refused.stdout}{refused.stderr}")
-    world.say(f"  with half of the ${spent:.4f} that it has cost: {refused.stderr.strip().splitlines()[0]}")
+    said = next(line for line in refused.stderr.splitlines() if "nothing is left" in line)
+    world.say(f"  with half of the ${spent:.4f} that it has cost: {said.strip()}")
     run.store.delete_all(f"runs/{run.run}/checkpoints")
     run.wanted = replace(run.wanted, settings=("budget.usd=40", "trainer.steps=10"))
     _expect(run.launch(), 9, "the exit code of a run that lost its checkpoints", run)

@@ -18,7 +18,7 @@ from skytrain.storage import Store, open_store
 from skytrain.targets import Preflight, find_inputs, run_checks
 from skytrain.targets.ec2.requests import network_interfaces
 from skytrain.targets.emr.checks import spark_job_checks
-from skytrain.targets.inputs import MissingInput
+from skytrain.targets.inputs import LostCheckpoint, MissingInput
 from tests.support.token_manifests import store_manifests
 
 from .conftest import use_store
@@ -102,7 +102,7 @@ def test_a_closed_network_needs_the_data_of_tasks_in_the_store(store: Store) -> 
 def test_a_checkpoint_that_was_saved_and_is_gone_is_refused(store: Store) -> None:
     store_manifests(store, configured())
     store.write("runs/looks/attempts/1/resumed.json", json.dumps({"step": 40, "before": {}}).encode())
-    with pytest.raises(MissingInput, match="step 40 was saved"):
+    with pytest.raises(LostCheckpoint, match="step 40 was saved"):
         find_inputs(configured(), "train")
     assert find_inputs(configured("trainer.lost_steps=retrain"), "train")
 

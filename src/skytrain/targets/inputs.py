@@ -33,6 +33,12 @@ class MissingInput(SkytrainError):
     exit_code = EXIT_CODES["preflight"]
 
 
+class LostCheckpoint(MissingInput):
+    """A checkpoint that the run's records name, and that the store does not have: the exit code is that of the run."""
+
+    exit_code = EXIT_CODES["damaged"]
+
+
 def prepare_job(request: LaunchRequest) -> ReadyJob:
     """Return a job that has passed every check of its target, and whose machines will find what they read.
 
@@ -141,7 +147,7 @@ def _find_checkpoint(config: Config, store: Store, job: JobKind) -> str | None:
     step, source = recorded_commit(store, run)
     newest = max((commit.step for commit in committed(store, run)), default=0)
     if step > newest and config.trainer.lost_steps != "retrain":
-        raise MissingInput(
+        raise LostCheckpoint(
             f"run {run}: step {step} was saved ({source}), and the newest checkpoint in the store is of step {newest}\n"
             f"  put it back into {store.url(f'runs/{run}/checkpoints')}; to pay for these steps again: "
             "trainer.lost_steps=retrain; to start anew: run=NAME"
