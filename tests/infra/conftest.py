@@ -11,7 +11,7 @@ import pytest
 from tests.support.iam.policy import Caller, Policy
 from tests.support.terraform import BASE, Terraform
 
-ROLES = ("operator", "node", "viewer")
+ROLES = ("operator", "node", "prepare", "serve", "viewer")
 
 
 @dataclass(frozen=True)

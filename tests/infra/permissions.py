@@ -1,4 +1,4 @@
-"""The table of permissions: requests, and whether the three roles may make them.
+"""The table of permissions: requests, and whether each of the five roles may make them.
 
 A row is one line: what is asked, the request, and the roles that may make it. Every request is checked by botocore.
 """
@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from skytrain.aws import Call, Tags
 from tests.support.iam.requests import Account
 
-OPERATOR, NODE, VIEWER = "operator", "node", "viewer"
+OPERATOR, NODE, PREPARE, SERVE, VIEWER = "operator", "node", "prepare", "serve", "viewer"
 NOBODY: tuple[str, ...] = ()
-EVERYBODY = (OPERATOR, NODE, VIEWER)
+EVERYBODY = (OPERATOR, NODE, PREPARE, VIEWER)  # but machines of endpoints, which answer strangers
 PEOPLE = (OPERATOR, VIEWER)
-RUNNERS = (OPERATOR, NODE)
+RUNNERS = (OPERATOR, NODE, PREPARE)
+MACHINES = (NODE, PREPARE, SERVE)
 
 PROJECT, OTHER = "demo", "other"
 NUMBER, REGION = "123456789012", "us-east-2"
@@ -84,6 +85,7 @@ def existing(subnet: str) -> Account:
     arns: dict[str, Mapping[str, str]] = {
         f"{ec2}instance/i-ours": ours,
         f"{ec2}instance/i-theirs": theirs,
+        f"{ec2}instance/i-endpoint": replace(OURS, run="serve-tiny").mapping(),
         f"{ec2}instance/i-base": base,
         f"{ec2}volume/vol-ours": ours,
         f"{ec2}volume/vol-theirs": theirs,
@@ -133,11 +135,11 @@ def run(subnet: str, **changed: Any) -> Call:
     return Call("ec2", "RunInstances", data, token_key="gpt2/0")
 
 
-def group(subnet: str, template: str = "gpt2", version: str = "1", tags: Tags | None = OURS) -> Call:
+def group(subnet: str, template: str = "gpt2", version: str = "1", tags: Tags | None = OURS, most: int = 2) -> Call:
     data = {
         "AutoScalingGroupName": "gpt2",
         "MinSize": 0,
-        "MaxSize": 2,
+        "MaxSize": most,
         "DesiredCapacity": 2,
         "VPCZoneIdentifier": subnet,
         "LaunchTemplate": {"LaunchTemplateName": template, "Version": version},
@@ -158,13 +160,20 @@ def store_rows() -> Iterator[Row]:
     yield Row("write a checkpoint", _s3("PutObject", Key="demo/runs/gpt2/checkpoints/x", Body=b"x"), RUNNERS)
     yield Row("write a sweep", _s3("PutObject", Key="demo/sweeps/lr/trial.json", Body=b"x"), RUNNERS)
     yield Row("delete an old checkpoint", _s3("DeleteObject", Key="demo/runs/gpt2/checkpoints/x"), RUNNERS)
-    yield Row("overwrite training data", _s3("PutObject", Key="demo/tokens/pile/1/shard", Body=b"x"), (OPERATOR,))
-    yield Row("delete training data", _s3("DeleteObject", Key="demo/tokens/pile/1/shard"), (OPERATOR,))
+    yield Row(
+        "overwrite training data", _s3("PutObject", Key="demo/tokens/pile/1/shard", Body=b"x"), (OPERATOR, PREPARE)
+    )
+    yield Row("delete training data", _s3("DeleteObject", Key="demo/tokens/pile/1/shard"), (OPERATOR, PREPARE))
     given = "demo/launches/gpt2/00001/config.tar.gz"
     yield Row("read what a launch gives its machines", _s3("GetObject", Key=given), EVERYBODY)
+    served = "demo/launches/serve-tiny/00001/config.tar.gz"
+    yield Row("read what an endpoint is given", _s3("GetObject", Key=served), (*EVERYBODY, SERVE))
     yield Row("replace what a launch gives its machines", _s3("PutObject", Key=given, Body=b"x"), (OPERATOR,))
     yield Row("delete what a launch gives its machines", _s3("DeleteObject", Key=given), (OPERATOR,))
     yield Row("replace a package", _s3("PutObject", Key="demo/bundles/0123/x.whl", Body=b"x"), (OPERATOR,))
+    endpoint = "demo/runs/serve-tiny/meeting/boot/i-1.json"
+    yield Row("write the run of an endpoint", _s3("PutObject", Key=endpoint, Body=b"x"), (OPERATOR, SERVE))
+    yield Row("read an exported model", _s3("GetObject", Key="demo/exports/tiny/config.json"), (*EVERYBODY, SERVE))
     yield Row("write beside the folders", _s3("PutObject", Key="demo/runs.json", Body=b"x"), (OPERATOR,))
     yield Row("read another project", _s3("GetObject", Key="other/runs/llama/run.json"), NOBODY)
     yield Row("read a project with our prefix", _s3("GetObject", Key="demo2/runs/x/run.json"), NOBODY)
@@ -259,6 +268,8 @@ def template_rows(subnet: str) -> Iterator[Row]:
         ("create a group of untagged machines", group(subnet, "untagged"), NOBODY),
         ("create a group that follows the latest template", group(subnet, version="$Latest"), NOBODY),
         ("create an untagged group", group(subnet, tags=None), NOBODY),
+        ("create a group of a thousand machines", group(subnet, most=1000), NOBODY),
+        ("raise a group's limit to a thousand", _scheduled("UpdateAutoScalingGroup", MaxSize=1000), NOBODY),
         ("create a group with a tag missing", group(subnet, tags=PARTIAL), NOBODY),
         ("create a group as another project", group(subnet, tags=THEIRS), NOBODY),
         ("create a group elsewhere", group("subnet-elsewhere"), NOBODY),
@@ -299,6 +310,11 @@ def end_rows() -> Iterator[Row]:
 
     for asked, call, allowed in [
         ("terminate a machine", ec2("TerminateInstances", InstanceIds=["i-ours"]), RUNNERS),
+        (
+            "terminate a machine of an endpoint",
+            ec2("TerminateInstances", InstanceIds=["i-endpoint"]),
+            (OPERATOR, SERVE),
+        ),
         ("terminate another's machine", ec2("TerminateInstances", InstanceIds=["i-theirs"]), NOBODY),
         ("terminate ours and another's", ec2("TerminateInstances", InstanceIds=["i-ours", "i-theirs"]), NOBODY),
         ("terminate what has no run", ec2("TerminateInstances", InstanceIds=["i-base"]), NOBODY),
@@ -364,8 +380,8 @@ def account_rows(subnet: str) -> Iterator[Row]:
     budget = f"skytrain-{PROJECT}-{REGION}"
     cost = {"TimePeriod": month, "Granularity": "DAILY", "Metrics": ["UnblendedCost"]}
     for asked, call, allowed in [
-        ("write our log", _logs("PutLogEvents", logStreamName="x", logEvents=events), (NODE,)),
-        ("open our log", _logs("CreateLogStream", logStreamName="x"), (NODE,)),
+        ("write our log", _logs("PutLogEvents", logStreamName="x", logEvents=events), MACHINES),
+        ("open our log", _logs("CreateLogStream", logStreamName="x"), MACHINES),
         (
             "write another's log",
             _logs("PutLogEvents", "/skytrain/other/nodes", logStreamName="x", logEvents=events),
@@ -384,8 +400,9 @@ def account_rows(subnet: str) -> Iterator[Row]:
             PEOPLE,
         ),
         ("read a secret parameter", Call("ssm", "GetParameter", {"Name": "/payroll/password"}), NOBODY),
-        ("see machines", Call("ec2", "DescribeInstances"), EVERYBODY),
-        ("see groups", Call("autoscaling", "DescribeAutoScalingGroups"), EVERYBODY),
+        ("read the start scripts of templates", Call("ec2", "DescribeLaunchTemplateVersions"), (OPERATOR,)),
+        ("see machines", Call("ec2", "DescribeInstances"), (*EVERYBODY, SERVE)),
+        ("see groups", Call("autoscaling", "DescribeAutoScalingGroups"), (*EVERYBODY, SERVE)),
         ("see everything tagged", Call("resourcegroupstaggingapi", "GetResources"), PEOPLE),
         ("see quotas", Call("service-quotas", "ListServiceQuotas", {"ServiceCode": "ec2"}), PEOPLE),
         ("see prices", Call("pricing", "GetProducts", {"ServiceCode": "AmazonEC2"}), PEOPLE),

@@ -30,7 +30,6 @@ EXPECTED = (
     ("RESOURCE_STAR", ""),  # these statements read, or are bound by tags; checkov judges each
     ("RESOURCE_MISMATCH", "ec2:RunInstances"),  # one statement for each kind of resource, as AWS itself shows it
     ("RESOURCE_MISMATCH", "ssm:GetParameter"),  # AWS's public parameters have no account
-    ("UNKNOWN_CONDITION_FOR_ACTION", "sagemaker:VolumeKmsKeyArn"),  # newer than its list
 )
 
 

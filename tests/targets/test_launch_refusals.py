@@ -204,3 +204,15 @@ def test_a_capacity_block_that_does_not_fit_the_plan_is_refused(
 def test_another_capacity_block_than_the_plans_is_refused(ground: Ground, s3_root: str) -> None:  # noqa: F811
     with pytest.raises(SkytrainError, match=r"cloud\.reservation is cr-1, and the plan's is none"):
         launch(ground, s3_root, reservation="cr-1")
+
+
+def test_a_training_run_is_not_named_like_an_endpoint_whose_folder_its_machines_could_not_write(
+    ground: Ground,
+    s3_root: str,  # noqa: F811
+) -> None:
+    made = replace(plan(offer("g5.xlarge", 1)), code=PlannedCode("0", source_hash()))
+    config = replace(config_of(ground, s3_root), run="serve-mine")
+    with pytest.raises(SkytrainError, match=r"run=serve-mine: runs named serve-\.\.\. are those of endpoints"):
+        prepare_launch(
+            PlannedJob(Composed(config, {}, {}), made), replace(ground.preflight(made), config=config), lambda _: None
+        )

@@ -39,7 +39,7 @@ resource "aws_iam_policy" "emr_service" {
   count = var.emr ? 1 : 0
 
   name        = "${local.global_name}-emr-service"
-  description = "The role of the nodes, and the key of their disks."
+  description = "The role of the nodes, their types, and the key of their disks."
 
   policy = jsonencode({
     Version = "2012-10-17"
@@ -50,6 +50,13 @@ resource "aws_iam_policy" "emr_service" {
         Action    = "iam:PassRole"
         Resource  = local.prepare_role_arn
         Condition = { StringEquals = { "iam:PassedToService" = "ec2.amazonaws.com" } }
+      },
+      { # RunJobFlow itself knows no types of machines.
+        Sid       = "NoOtherFamilies"
+        Effect    = "Deny"
+        Action    = "ec2:RunInstances"
+        Resource  = "${local.ec2_arn}:instance/*"
+        Condition = { StringNotLike = { "ec2:InstanceType" = [for family in var.instance_families : "${family}.*"] } }
       },
       {
         Sid    = "KeyOfTheDisks"
@@ -66,7 +73,7 @@ resource "aws_iam_policy" "emr_service" {
         Effect    = "Allow"
         Action    = "kms:CreateGrant"
         Resource  = aws_kms_key.main.arn
-        Condition = { Bool = { "kms:GrantIsForAWSResource" = "true" } }
+        Condition = merge(local.if_key_used_through_ec2, { Bool = { "kms:GrantIsForAWSResource" = "true" } })
       },
     ]
   })

@@ -71,6 +71,12 @@ resource "aws_iam_policy" "node_store" {
           Action   = ["s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"]
           Resource = [for folder in var.node_writes : "${local.project_arn}/${folder}/*"]
         },
+        { # Machines of endpoints write theirs, with a role of their own.
+          Sid      = "NoRunsOfEndpoints"
+          Effect   = "Deny"
+          Action   = ["s3:PutObject", "s3:DeleteObject"]
+          Resource = "${local.project_arn}/runs/serve-*"
+        },
         {
           Sid       = "KeyOfTheBucket"
           Effect    = "Allow"
@@ -91,6 +97,68 @@ resource "aws_iam_policy" "node_store" {
   })
 }
 
+# What every machine may do, whatever its role. `end_and_scale` gets its name and its condition from the role.
+locals {
+  own_log_group = {
+    Sid      = "OwnLogGroup"
+    Effect   = "Allow"
+    Action   = ["logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogStreams"]
+    Resource = [local.log_group_arn, "${local.log_group_arn}:*"]
+  }
+
+  see_machines = {
+    Sid    = "SeeMachines"
+    Effect = "Allow"
+    Action = [
+      "ec2:DescribeInstances",
+      "ec2:DescribeInstanceStatus",
+      "ec2:DescribeSpotPriceHistory",
+      "ec2:DescribeTags",
+      "autoscaling:DescribeAutoScalingGroups",
+      "autoscaling:DescribeAutoScalingInstances",
+      "autoscaling:DescribeScalingActivities",
+      "autoscaling:DescribeScheduledActions",
+    ]
+    Resource = "*"
+  }
+
+  # No UpdateAutoScalingGroup and no scheduled actions: a machine can neither raise a limit nor move the kill time.
+  end_and_scale = {
+    Effect = "Allow"
+    Action = [
+      "ec2:TerminateInstances",
+      "ec2:DeleteLaunchTemplate",
+      "ec2:DeletePlacementGroup",
+      "autoscaling:SetDesiredCapacity",
+      "autoscaling:SetInstanceHealth",
+      "autoscaling:TerminateInstanceInAutoScalingGroup",
+      "autoscaling:CompleteLifecycleAction",
+      "autoscaling:RecordLifecycleActionHeartbeat",
+      "autoscaling:DeleteAutoScalingGroup",
+    ]
+    Resource = "*"
+  }
+
+  session_manager_agent = {
+    Sid    = "SessionManagerAgent"
+    Effect = "Allow"
+    Action = [
+      "ssm:UpdateInstanceInformation",
+      "ssmmessages:CreateControlChannel",
+      "ssmmessages:CreateDataChannel",
+      "ssmmessages:OpenControlChannel",
+      "ssmmessages:OpenDataChannel",
+      "ec2messages:AcknowledgeMessage",
+      "ec2messages:DeleteMessage",
+      "ec2messages:FailMessage",
+      "ec2messages:GetEndpoint",
+      "ec2messages:GetMessages",
+      "ec2messages:SendReply",
+    ]
+    Resource = "*"
+  }
+}
+
 resource "aws_iam_policy" "node_machine" {
   #checkov:skip=CKV_AWS_355:The actions on * know no resources: they describe machines, log in to ECR, or carry SSM's channels
   #checkov:skip=CKV_AWS_290:Those actions on * that write are the Session Manager agent's own, which accept no resource
@@ -100,62 +168,13 @@ resource "aws_iam_policy" "node_machine" {
   policy = jsonencode({
     Version = "2012-10-17"
     Statement = [
-      {
-        Sid      = "OwnLogGroup"
-        Effect   = "Allow"
-        Action   = ["logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogStreams"]
-        Resource = [local.log_group_arn, "${local.log_group_arn}:*"]
-      },
-      {
-        Sid    = "SeeMachines"
-        Effect = "Allow"
-        Action = [
-          "ec2:DescribeInstances",
-          "ec2:DescribeInstanceStatus",
-          "ec2:DescribeSpotPriceHistory",
-          "ec2:DescribeTags",
-          "autoscaling:DescribeAutoScalingGroups",
-          "autoscaling:DescribeAutoScalingInstances",
-          "autoscaling:DescribeScalingActivities",
-          "autoscaling:DescribeScheduledActions",
-        ]
-        Resource = "*"
-      },
-      { # No UpdateAutoScalingGroup and no scheduled actions: a machine can neither raise a limit nor move the kill time.
-        Sid    = "EndAndScaleTheProject"
-        Effect = "Allow"
-        Action = [
-          "ec2:TerminateInstances",
-          "ec2:DeleteLaunchTemplate",
-          "ec2:DeletePlacementGroup",
-          "autoscaling:SetDesiredCapacity",
-          "autoscaling:SetInstanceHealth",
-          "autoscaling:TerminateInstanceInAutoScalingGroup",
-          "autoscaling:CompleteLifecycleAction",
-          "autoscaling:RecordLifecycleActionHeartbeat",
-          "autoscaling:DeleteAutoScalingGroup",
-        ]
-        Resource  = "*"
-        Condition = local.if_of_a_run
-      },
-      {
-        Sid    = "SessionManagerAgent"
-        Effect = "Allow"
-        Action = [
-          "ssm:UpdateInstanceInformation",
-          "ssmmessages:CreateControlChannel",
-          "ssmmessages:CreateDataChannel",
-          "ssmmessages:OpenControlChannel",
-          "ssmmessages:OpenDataChannel",
-          "ec2messages:AcknowledgeMessage",
-          "ec2messages:DeleteMessage",
-          "ec2messages:FailMessage",
-          "ec2messages:GetEndpoint",
-          "ec2messages:GetMessages",
-          "ec2messages:SendReply",
-        ]
-        Resource = "*"
-      },
+      local.own_log_group,
+      local.see_machines,
+      merge(local.end_and_scale, {
+        Sid       = "EndAndScaleTheProject"
+        Condition = merge(local.if_of_a_run, { StringNotLike = { "aws:ResourceTag/skytrain:run" = "serve-*" } })
+      }),
+      local.session_manager_agent,
       {
         Sid      = "LogInToRegistry"
         Effect   = "Allow"

@@ -218,7 +218,9 @@ resource "aws_iam_policy" "operator_groups" {
         Action   = "autoscaling:CreateAutoScalingGroup"
         Resource = "arn:${local.partition}:autoscaling:${var.region}:${local.account_id}:autoScalingGroup:*:autoScalingGroupName/*"
         Condition = merge(local.if_created_with_our_tags, {
-          Bool = { "autoscaling:LaunchTemplateVersionSpecified" = "true" }
+          Bool                      = { "autoscaling:LaunchTemplateVersionSpecified" = "true" }
+          NumericLessThanEquals     = { "autoscaling:MaxSize" = tostring(var.most_machines) }
+          "ForAllValues:StringLike" = { "autoscaling:InstanceTypes" = [for family in var.instance_families : "${family}.*"] }
         })
       },
       {
@@ -248,8 +250,10 @@ resource "aws_iam_policy" "operator_groups" {
         Action   = "autoscaling:UpdateAutoScalingGroup"
         Resource = "arn:${local.partition}:autoscaling:*:${local.account_id}:autoScalingGroup:*:autoScalingGroupName/*"
         Condition = merge(local.if_of_a_run, {
-          BoolIfExists = { "autoscaling:LaunchTemplateVersionSpecified" = "true" }
-          Null         = merge(local.if_of_a_run.Null, { "autoscaling:LaunchConfigurationName" = "true" })
+          BoolIfExists                  = { "autoscaling:LaunchTemplateVersionSpecified" = "true" }
+          Null                          = merge(local.if_of_a_run.Null, { "autoscaling:LaunchConfigurationName" = "true" })
+          NumericLessThanEqualsIfExists = { "autoscaling:MaxSize" = tostring(var.most_machines) }
+          "ForAllValues:StringLike"     = { "autoscaling:InstanceTypes" = [for family in var.instance_families : "${family}.*"] }
         })
       },
     ]
@@ -393,7 +397,7 @@ resource "aws_iam_policy" "operator_sagemaker" {
           "ForAllValues:StringLike"   = { "sagemaker:InstanceTypes" = [for family in var.instance_families : "ml.${family}.*"] }
           "ForAllValues:StringEquals" = { "sagemaker:VpcSubnets" = [for subnet in aws_subnet.private : subnet.id] }
           # If it exists: SageMaker refuses a key for types with local disks, which encrypt themselves.
-          ArnEqualsIfExists = { "sagemaker:VolumeKmsKeyArn" = aws_kms_key.main.arn }
+          ArnEqualsIfExists = { "sagemaker:VolumeKmsKey" = aws_kms_key.main.arn }
           Null = merge(local.if_created_with_our_tags.Null, {
             "sagemaker:InstanceTypes" = "false"
             "sagemaker:VpcSubnets"    = "false"
@@ -477,12 +481,24 @@ resource "aws_iam_policy" "operator_emr" {
         )
         Condition = { StringEquals = { "aws:CalledViaLast" = "ops.emr-serverless.amazonaws.com" } }
       },
-      {
+      { # It knows no resources. What its nodes may be is bound by the service role, which starts them.
         Sid       = "Clusters"
         Effect    = "Allow"
-        Action    = ["elasticmapreduce:RunJobFlow", "elasticmapreduce:AddTags"]
-        Resource  = "arn:${local.partition}:elasticmapreduce:${var.region}:${local.account_id}:cluster/*"
+        Action    = "elasticmapreduce:RunJobFlow"
+        Resource  = "*"
         Condition = local.if_created_with_our_tags
+      },
+      { # EMR cannot say that tags come with creation: only a cluster that is neither ours nor anybody's managed one.
+        Sid      = "TagsOfClusters"
+        Effect   = "Allow"
+        Action   = "elasticmapreduce:AddTags"
+        Resource = "arn:${local.partition}:elasticmapreduce:${var.region}:${local.account_id}:cluster/*"
+        Condition = merge(local.if_created_with_our_tags, {
+          Null = merge(local.if_created_with_our_tags.Null, {
+            "aws:ResourceTag/skytrain:project"                         = "true"
+            "aws:ResourceTag/for-use-with-amazon-emr-managed-policies" = "true"
+          })
+        })
       },
       {
         Sid       = "RoleOfClusters"

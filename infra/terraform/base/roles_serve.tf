@@ -3,7 +3,7 @@
 resource "aws_iam_role_policy_attachment" "serve" {
   for_each = {
     store   = aws_iam_policy.serve_store.arn
-    machine = aws_iam_policy.node_machine.arn
+    machine = aws_iam_policy.serve_machine.arn
   }
 
   role       = aws_iam_role.serve.name
@@ -58,6 +58,26 @@ resource "aws_iam_policy" "serve_store" {
         Resource  = aws_kms_key.main.arn
         Condition = local.if_key_used_through_ssm
       },
+    ]
+  })
+}
+
+resource "aws_iam_policy" "serve_machine" {
+  #checkov:skip=CKV_AWS_355:The actions on * know no resources: they describe machines, or carry SSM's channels
+  #checkov:skip=CKV_AWS_290:Those actions on * that write are the Session Manager agent's own, which accept no resource
+  name        = "${local.global_name}-serve-machine"
+  description = "Logs, Session Manager, and the machines of endpoints."
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      local.own_log_group,
+      local.see_machines,
+      merge(local.end_and_scale, {
+        Sid       = "EndAndScaleEndpoints"
+        Condition = merge(local.if_of_a_run, { StringLike = { "aws:ResourceTag/skytrain:run" = "serve-*" } })
+      }),
+      local.session_manager_agent,
     ]
   })
 }

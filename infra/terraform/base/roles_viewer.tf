@@ -1,7 +1,11 @@
 # The viewer role: `status`, `logs`, `costs`, `gc` without --delete, reports. No action here changes anything.
 
 resource "aws_iam_role_policy_attachment" "viewer" {
-  for_each = { store = aws_iam_policy.viewer_store.arn, account = aws_iam_policy.read_account.arn }
+  for_each = {
+    store   = aws_iam_policy.viewer_store.arn
+    account = aws_iam_policy.read_account.arn
+    limits  = aws_iam_policy.viewer_limits.arn
+  }
 
   role       = aws_iam_role.viewer.name
   policy_arn = each.value
@@ -33,6 +37,37 @@ resource "aws_iam_policy" "viewer_store" {
         Action    = "kms:Decrypt"
         Resource  = aws_kms_key.main.arn
         Condition = local.if_key_used_through_s3
+      },
+    ]
+  })
+}
+
+# For viewers only: an operator asks about jobs that do not exist yet, which have no tags to be told by.
+resource "aws_iam_policy" "viewer_limits" {
+  name        = "${local.global_name}-viewer-limits"
+  description = "No start scripts, and no environments of what belongs to others."
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      { # A template has the start script of its machines, and its versions know no tags by which to tell ours.
+        Sid      = "NoUserDataOfTemplates"
+        Effect   = "Deny"
+        Action   = "ec2:DescribeLaunchTemplateVersions"
+        Resource = "*"
+      },
+      { # Environments of jobs often hold secrets.
+        Sid    = "NoEnvironmentsOfOthers"
+        Effect = "Deny"
+        Action = [
+          "elasticmapreduce:DescribeCluster",
+          "elasticmapreduce:ListSteps",
+          "emr-serverless:GetApplication",
+          "emr-serverless:GetJobRun",
+          "sagemaker:DescribeTrainingJob",
+        ]
+        Resource  = "*"
+        Condition = { StringNotEquals = { "aws:ResourceTag/skytrain:project" = var.project } }
       },
     ]
   })

@@ -117,6 +117,17 @@ variable "instance_families" {
   }
 }
 
+variable "most_machines" {
+  description = "The most machines that one Auto Scaling group of an operator may have."
+  type        = number
+  default     = 64
+
+  validation {
+    condition     = var.most_machines >= 1 && floor(var.most_machines) == var.most_machines
+    error_message = "most_machines must be a whole number of at least 1."
+  }
+}
+
 variable "node_writes" {
   description = "Folders of the project that machines of runs may write. Those of `launch prepare` also write data."
   type        = list(string)

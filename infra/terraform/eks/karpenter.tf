@@ -54,16 +54,22 @@ resource "aws_iam_policy" "karpenter_nodes" {
   policy = jsonencode({
     Version = "2012-10-17"
     Statement = [
-      { # Images of AWS, our subnets, our two security groups: nothing else can go into a node.
+      { # Our subnets, our two security groups: nothing else can go into a node.
         Sid    = "UseForNodes"
         Effect = "Allow"
         Action = ["ec2:RunInstances", "ec2:CreateFleet"]
         Resource = concat(
-          ["${local.ec2_arn}::image/*", "${local.ec2_arn}::snapshot/*"],
           [for subnet in local.subnets : "${local.ec2_arn}:${local.account}:subnet/${subnet}"],
           [for group in local.node_security_groups : "${local.ec2_arn}:${local.account}:security-group/${group}"],
           ["${local.ec2_arn}:${local.account}:placement-group/${local.name}-eks-*", "${local.ec2_arn}:${local.account}:capacity-reservation/*"],
         )
+      },
+      {
+        Sid       = "UseImagesOfAmazonOrOurs"
+        Effect    = "Allow"
+        Action    = ["ec2:RunInstances", "ec2:CreateFleet"]
+        Resource  = ["${local.ec2_arn}::image/*", "${local.ec2_arn}::snapshot/*"]
+        Condition = { StringEquals = { "ec2:Owner" = ["amazon", local.account] } }
       },
       {
         Sid       = "UseOwnTemplates"
@@ -128,11 +134,14 @@ resource "aws_iam_policy" "karpenter_nodes" {
         Condition = { StringEquals = { "kms:ViaService" = "ec2.${local.region}.amazonaws.com" } }
       },
       {
-        Sid       = "GrantsForVolumes"
-        Effect    = "Allow"
-        Action    = "kms:CreateGrant"
-        Resource  = var.base.kms_key_arn
-        Condition = { Bool = { "kms:GrantIsForAWSResource" = "true" } }
+        Sid      = "GrantsForVolumes"
+        Effect   = "Allow"
+        Action   = "kms:CreateGrant"
+        Resource = var.base.kms_key_arn
+        Condition = {
+          Bool         = { "kms:GrantIsForAWSResource" = "true" }
+          StringEquals = { "kms:ViaService" = "ec2.${local.region}.amazonaws.com" }
+        }
       },
     ]
   })

@@ -21,6 +21,8 @@ LEAST_SECONDS = 180.0  # that a machine needs at least to boot and begin
 KILL_GRACE_SECONDS = 60.0
 BEGIN_SECONDS = 60  # in which a launch that has its record makes its next request, or another may take over
 
+ENDPOINT_RUNS = "serve-"  # how the names of runs begin that only machines of endpoints may write
+
 
 def check_place(config: Config, plan: Plan) -> None:
     """Raise unless the plan fits the account, its region and this version of Skytrain."""
@@ -30,6 +32,11 @@ def check_place(config: Config, plan: Plan) -> None:
         raise SkytrainError(
             f"store.root={config.store.root}: rented machines reach only a bucket\n"
             "  cloud=ec2 takes the account's bucket; copy data there first: skytrain store copy"
+        )
+    if plan.job != "serve" and (config.run or "").startswith(ENDPOINT_RUNS):
+        raise SkytrainError(
+            f"run={config.run}: runs named {ENDPOINT_RUNS}... are those of endpoints, which other machines may not write\n"
+            "  choose another name: run=NAME"
         )
     if config.budget.usd == 0:
         raise SkytrainError(

@@ -196,6 +196,7 @@ def _create_group(call: Call, account: Account) -> Iterator[Authorization]:
     elif wanted:
         fixed = wanted.get("Version", "$Default") not in ("$Default", "$Latest")
         context["autoscaling:LaunchTemplateVersionSpecified"] = str(fixed).lower()
+    context |= _sizes(call)
     group = account.arn("autoscaling", _GROUP.format(call.parameters["AutoScalingGroupName"]))
     yield Authorization("autoscaling:CreateAutoScalingGroup", group, context)
     if wanted:
@@ -219,7 +220,15 @@ def _update_group(call: Call, account: Account) -> Iterator[Authorization]:
     if "LaunchTemplate" in call.parameters:
         fixed = call.parameters["LaunchTemplate"]["Version"] not in ("$Default", "$Latest")
         context["autoscaling:LaunchTemplateVersionSpecified"] = str(fixed).lower()
-    yield account.existing(call.action, group, **context)
+    yield account.existing(call.action, group, **context, **_sizes(call))
+
+
+def _sizes(call: Call) -> dict[str, Any]:
+    """The keys of a group's size, and of the types of machines that its own policy names besides the template's."""
+    mixed = call.parameters.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get("Overrides", [])
+    types = [each["InstanceType"] for each in mixed]
+    size = {"autoscaling:MaxSize": str(call.parameters["MaxSize"])} if "MaxSize" in call.parameters else {}
+    return {**size, **({"autoscaling:InstanceTypes": types} if types else {})}
 
 
 def _budget(call: Call, account: Account) -> Iterator[Authorization]:
@@ -296,7 +305,7 @@ def _training_job(call: Call, account: Account) -> Iterator[Authorization]:
     if "VpcConfig" in asked:
         context["sagemaker:VpcSubnets"] = asked["VpcConfig"]["Subnets"]
     if "VolumeKmsKeyId" in asked["ResourceConfig"]:
-        context["sagemaker:VolumeKmsKeyArn"] = asked["ResourceConfig"]["VolumeKmsKeyId"]
+        context["sagemaker:VolumeKmsKey"] = asked["ResourceConfig"]["VolumeKmsKeyId"]
     yield Authorization(call.action, arn, context)
     if tags:
         yield Authorization("sagemaker:AddTags", arn, {**tags, "sagemaker:TaggingAction": "CreateTrainingJob"})
@@ -330,7 +339,7 @@ def _job_run(call: Call, account: Account) -> Iterator[Authorization]:
 def _cluster(call: Call, account: Account) -> Iterator[Authorization]:
     asked, arn = call.parameters, account.arn("elasticmapreduce", "cluster/*")
     tags = _requested({tag["Key"]: tag["Value"] for tag in asked.get("Tags", [])})
-    yield Authorization(call.action, arn, tags)
+    yield Authorization(call.action, "*", tags)  # RunJobFlow knows no resources
     if tags:
         yield Authorization("elasticmapreduce:AddTags", arn, tags)
     yield Authorization("iam:PassRole", asked["ServiceRole"], {"iam:PassedToService": "elasticmapreduce.amazonaws.com"})

@@ -135,6 +135,7 @@ run "default" {
         aws_iam_policy.node_store, aws_iam_policy.node_machine, aws_iam_policy.read_account, aws_iam_policy.viewer_store,
         aws_iam_policy.operator_store, aws_iam_policy.operator_launch, aws_iam_policy.operator_groups,
         aws_iam_policy.operator_stop, aws_iam_policy.operator_shell, aws_iam_policy.operator_serve, aws_iam_policy.serve_store,
+        aws_iam_policy.serve_machine, aws_iam_policy.viewer_limits,
         ] : [
         for each in jsondecode(policy.policy).Statement : [
           for action in flatten([each.Action]) : !endswith(action, ":*") && action != "*"
@@ -150,6 +151,7 @@ run "default" {
         aws_iam_policy.node_store, aws_iam_policy.node_machine, aws_iam_policy.read_account, aws_iam_policy.viewer_store,
         aws_iam_policy.operator_store, aws_iam_policy.operator_launch, aws_iam_policy.operator_groups,
         aws_iam_policy.operator_stop, aws_iam_policy.operator_shell, aws_iam_policy.operator_serve, aws_iam_policy.serve_store,
+        aws_iam_policy.serve_machine, aws_iam_policy.viewer_limits,
       ] : length(policy.policy) <= 6144
     ]))
     error_message = "AWS refuses a managed policy of more than 6144 characters."
@@ -182,6 +184,7 @@ run "default" {
         jsondecode(aws_iam_policy.node_machine.policy).Statement,
         jsondecode(aws_iam_policy.prepare_data.policy).Statement,
         jsondecode(aws_iam_policy.serve_store.policy).Statement,
+        jsondecode(aws_iam_policy.serve_machine.policy).Statement,
       ) :
       length(setintersection(toset(flatten([each.Action])), toset(["ec2:RunInstances", "iam:PassRole", "autoscaling:CreateAutoScalingGroup"]))) == 0
     ])

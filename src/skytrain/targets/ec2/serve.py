@@ -18,6 +18,7 @@ from ...storage import open_store
 from ..bundle import config_files
 from ..checks import Finding, Preflight
 from ..lifecycle import rollback_on_error
+from ..limits import ENDPOINT_RUNS
 from ..plans import PlannedJob
 from ..serving import EXPORTED, ServeJob, key_command, model_key, plain_name, upload_model
 from .launch import PreparedLaunch, prepare_launch, start_launch
@@ -27,7 +28,6 @@ from .requests import group_name
 if TYPE_CHECKING:
     from ...export import Dtype
 
-PREFIX = "serve-"  # of the names of runs that the role of these machines may write
 LONGEST = 60  # characters of a model's name in that of its run
 
 
@@ -61,8 +61,10 @@ class Ec2Target:
                 "--host and --port are for --target local: a rented machine is reached through Session Manager\n"
                 "  leave them out; `skytrain shell RUN --forward 9000` chooses the port on this computer"
             )
-        if job.config.run and not job.config.run.startswith(PREFIX):
-            raise SkytrainError(f"run={job.config.run}: the run of an endpoint is named {PREFIX}...\n  leave it out")
+        if job.config.run and not job.config.run.startswith(ENDPOINT_RUNS):
+            raise SkytrainError(
+                f"run={job.config.run}: the run of an endpoint is named {ENDPOINT_RUNS}...\n  leave it out"
+            )
         return EXPORTED[job.config.serve.dtype or "bfloat16"]
 
     def serve(self, job: ServeJob, model: ServedModel, reporter: Reporter) -> int:
@@ -143,7 +145,7 @@ def _plan(job: ServeJob, model: ServedModel, folder: str) -> Plan:
 
 def run_of(model: str) -> str:
     """Return the name of the run of an endpoint."""
-    return f"{PREFIX}{plain_name(model)[-LONGEST:]}"
+    return f"{ENDPOINT_RUNS}{plain_name(model)[-LONGEST:]}"
 
 
 def _stored_key(job: ServeJob, model: ServedModel) -> str:

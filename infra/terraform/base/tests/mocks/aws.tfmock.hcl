@@ -154,3 +154,13 @@ override_resource {
   target = aws_iam_policy.exports
   values = { arn = "arn:aws:iam::123456789012:policy/exports" }
 }
+
+override_resource {
+  target = aws_iam_policy.serve_machine
+  values = { arn = "arn:aws:iam::123456789012:policy/serve_machine" }
+}
+
+override_resource {
+  target = aws_iam_policy.viewer_limits
+  values = { arn = "arn:aws:iam::123456789012:policy/viewer_limits" }
+}

@@ -1,0 +1,155 @@
+"""From each role: what can it write that another role runs, and whom can it end or take over? Searched by program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from skytrain.aws import Call, Tags
+from tests.infra.conftest import RenderedBase
+from tests.infra.permissions import BUCKET, NUMBER, OURS, PROJECT, REGION, existing
+from tests.infra.test_base import may, subnet_of
+from tests.support.iam.policy import Authorization, Decision, decide
+
+BEFORE = Path(__file__).parent / "policies-before.json"  # of the base before machines and people were kept apart
+MACHINES = {"node": "gpt2", "prepare": "prepare-pile", "serve": "serve-tiny"}  # role -> a run of its machines
+ROLES = (*MACHINES, "viewer", "operator")
+# Objects that are run as code by whoever reads them, key -> role; {run} is a run of that role's machines.
+RUN_NOW = {
+    "launches/{run}/00001/config.tar.gz": tuple(MACHINES),
+    "launches/{run}/00001/start.sh": ("node",),
+    "launches/{run}/00001/bootstrap.sh": ("prepare",),
+    "bundles/0123/x.whl": tuple(MACHINES),
+}
+RUN_BEFORE = {
+    "runs/{run}/run.json": ("operator",),  # it named classes and repositories, which people's commands imported
+    "runs/{run}/launches/00001/config.tar.gz": tuple(MACHINES),
+    "runs/{run}/launches/00001/emr/submit.sh": ("prepare",),
+    "bundles/0123/x.whl": tuple(MACHINES),
+}
+# Actions by which one becomes somebody else, or lets somebody else run one's code. No role of the base needs them but
+# for what is listed: an operator passes the roles of machines to the services that run machines, and opens shells there.
+POWERS = (
+    "iam:AddUserToGroup", "iam:AttachRolePolicy", "iam:AttachUserPolicy", "iam:CreateAccessKey", "iam:CreateLoginProfile",
+    "iam:CreatePolicyVersion", "iam:PutRolePolicy", "iam:PutUserPolicy", "iam:SetDefaultPolicyVersion", "iam:UpdateAssumeRolePolicy",
+    "iam:UpdateLoginProfile", "iam:DeleteRolePermissionsBoundary", "iam:PutRolePermissionsBoundary", "iam:AddRoleToInstanceProfile",
+    "sts:AssumeRole", "sts:GetFederationToken", "lambda:CreateFunction", "lambda:UpdateFunctionCode", "lambda:InvokeFunction",
+    "cloudformation:CreateStack", "cloudformation:UpdateStack", "glue:CreateDevEndpoint", "codebuild:StartBuild",
+    "datapipeline:CreatePipeline", "ecs:RunTask", "ecs:RegisterTaskDefinition", "ssm:SendCommand", "ssm:CreateAssociation",
+    "ec2:ModifyInstanceAttribute", "ec2:CreateLaunchTemplateVersion", "ec2:ModifyLaunchTemplate", "ec2:ReplaceIamInstanceProfileAssociation",
+    "ec2:AssociateIamInstanceProfile", "ec2-instance-connect:SendSSHPublicKey", "autoscaling:CreateLaunchConfiguration",
+    "ecr:SetRepositoryPolicy", "s3:PutBucketPolicy", "s3:PutLifecycleConfiguration", "kms:PutKeyPolicy", "kms:ScheduleKeyDeletion",
+    "sagemaker:CreateNotebookInstance", "sagemaker:CreateProcessingJob", "elasticmapreduce:AddJobFlowSteps",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Step:
+    """One way from a role to another."""
+
+    source: str
+    target: str
+    via: str
+
+
+def steps(base: RenderedBase, run_as_code: Mapping[str, tuple[str, ...]]) -> set[Step]:
+    """Return every way by which a role reaches what it should not."""
+    return {*_written_code(base, run_as_code), *_ended(base), *_taken(base), *_read(base), *_powers(base)}
+
+
+def _written_code(base: RenderedBase, run_as_code: Mapping[str, tuple[str, ...]]) -> Iterator[Step]:
+    account = existing(subnet_of(base))
+    for source in set(ROLES) - {"operator"}:
+        for key, readers in run_as_code.items():
+            for reader in readers:
+                full = f"{PROJECT}/{key.format(run=MACHINES.get(reader, 'gpt2'))}"
+                if may(base, source, Call("s3", "PutObject", {"Bucket": BUCKET, "Key": full, "Body": b""}), account):
+                    yield Step(source, reader, f"writes {key}")
+
+
+def _ended(base: RenderedBase) -> Iterator[Step]:
+    """Endpoints and runs end their own machines only."""
+    for source in MACHINES:
+        for target, run in MACHINES.items():
+            if {source, target} <= {"node", "prepare"}:
+                continue  # one job may be a run of the other's name: their machines are not told apart
+            tags = {f"arn:aws:ec2:{REGION}:{NUMBER}:instance/i-1": replace(OURS, run=run).mapping()}
+            account = replace(existing(subnet_of(base)), tags=tags)
+            if target != source and may(
+                base, source, Call("ec2", "TerminateInstances", {"InstanceIds": ["i-1"]}), account
+            ):
+                yield Step(source, target, "ends its machines")
+
+
+def _taken(base: RenderedBase) -> Iterator[Step]:
+    """Nobody makes a thing of others their own by tagging it."""
+    managed = {"for-use-with-amazon-emr-managed-policies": "true"}
+    cluster = f"arn:aws:elasticmapreduce:{REGION}:{NUMBER}:cluster/j-1"
+    asked = {f"aws:RequestTag/{key}": value for key, value in OURS.mapping().items()}
+    for role in ROLES:
+        for owner, tags in {"another project": Tags("other", "bob", "x").mapping(), "others": managed}.items():
+            context = {**asked, **{f"aws:ResourceTag/{key}": value for key, value in tags.items()}}
+            if _allows(base, role, "elasticmapreduce:AddTags", cluster, context):
+                yield Step(role, owner, "tags a cluster as its own, and may end it then")
+
+
+def _read(base: RenderedBase) -> Iterator[Step]:
+    """Viewers see no start scripts and environments of others."""
+    for action, resource in {
+        "ec2:DescribeLaunchTemplateVersions": "*",
+        "sagemaker:DescribeTrainingJob": f"arn:aws:sagemaker:{REGION}:{NUMBER}:training-job/theirs",
+        "emr-serverless:GetJobRun": f"arn:aws:emr-serverless:{REGION}:{NUMBER}:/applications/1/jobruns/1",
+        "elasticmapreduce:DescribeCluster": f"arn:aws:elasticmapreduce:{REGION}:{NUMBER}:cluster/j-1",
+    }.items():
+        if _allows(base, "viewer", action, resource, {"aws:ResourceTag/skytrain:project": "other"}):
+            yield Step("viewer", "others", f"{action} shows a start script or an environment")
+
+
+def _powers(base: RenderedBase) -> Iterator[Step]:
+    for role in ROLES:
+        for action in POWERS:
+            if any(
+                _allows(base, role, action, resource, {}) for resource in ("*", f"arn:aws:iam::{NUMBER}:role/admin")
+            ):
+                yield Step(role, "anybody", action)
+
+
+def _allows(base: RenderedBase, role: str, action: str, resource: str, context: Mapping[str, str]) -> bool:
+    asked = Authorization(action, resource, dict(context))
+    return decide(asked, base.policies(role), base.caller(role)) is Decision.ALLOWED
+
+
+@pytest.fixture(scope="module")
+def before() -> RenderedBase:
+    return RenderedBase(json.loads(BEFORE.read_text()))
+
+
+def test_no_role_reaches_another(full_base: RenderedBase) -> None:
+    assert steps(full_base, RUN_NOW) == set()
+
+
+def test_the_search_finds_the_holes_of_the_policies_before(before: RenderedBase) -> None:
+    found = steps(before, RUN_BEFORE)
+    for step in (
+        Step("node", "operator", "writes runs/{run}/run.json"),
+        Step("node", "prepare", "writes runs/{run}/launches/00001/config.tar.gz"),
+        Step("node", "serve", "writes runs/{run}/launches/00001/config.tar.gz"),
+        Step("node", "prepare", "writes runs/{run}/launches/00001/emr/submit.sh"),
+        Step("serve", "node", "ends its machines"),
+        Step("node", "serve", "ends its machines"),
+        Step("operator", "others", "tags a cluster as its own, and may end it then"),
+        Step("operator", "another project", "tags a cluster as its own, and may end it then"),
+        Step("viewer", "others", "ec2:DescribeLaunchTemplateVersions shows a start script or an environment"),
+        Step("viewer", "others", "sagemaker:DescribeTrainingJob shows a start script or an environment"),
+    ):
+        assert step in found
+    assert not {step for step in found if step.target == "anybody"}
+
+
+def test_the_new_policies_alone_do_not_close_what_the_code_ran_from_the_runs_folder(full_base: RenderedBase) -> None:
+    """Records of a run are written by its machines: what was moved is what is run as code."""
+    assert Step("node", "operator", "writes runs/{run}/run.json") in steps(full_base, RUN_BEFORE)
