@@ -85,3 +85,20 @@ def test_a_budget_that_buys_nothing_says_so(tmp_path: Path) -> None:
         best(tmp_path, 0.01)
     with pytest.raises(SkytrainError, match="not a law"):
         best(tmp_path, 40, "plan.law=mine")
+
+
+def test_more_money_is_never_worse_before_a_deadline(tmp_path: Path) -> None:
+    request = PlanRequest(budget_usd=40, instance="p5.4xlarge", market="spot", region="us-west-2", deadline_hours=3.0)
+    given = ["recipe=modern-124m", "data=c4", f"store.root={tmp_path}/store", "budget.usd=40"]
+    answer = best_plan(given, [], request, tmp_path / "plan.json")
+    losses = [row.forecast.loss for row in answer.frontier]
+    assert losses == sorted(losses, reverse=True)
+    assert all(row.purchase.estimate.hours_p90 <= 3 for row in answer.frontier)
+
+
+def test_a_store_that_cannot_be_read_is_said_and_the_public_law_decides(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "runs").write_text("not a folder")
+    answer = best(tmp_path, 40)
+    assert answer.runs == ()
+    assert (answer.unread is None) or any("were not read" in line for line in answer.reasons)

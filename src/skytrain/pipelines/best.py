@@ -55,7 +55,7 @@ from ..planning import (
     work_of,
 )
 from ..runs import NoRuns, RunRecord, last_metrics, list_runs, plain
-from ..storage import Store, open_store
+from ..storage import Store, StoreError, open_store
 from ..targets import Planned, Trials, compose_plan, plan_run, planned_workload, sellers
 from ..tuning import Rung, combined_law
 
@@ -65,7 +65,7 @@ TEXT = ("data=fineweb", "data.source.files=sample/350BT/*.parquet", "plan.data_t
 SPREAD = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)  # of the budget: rows of the frontier
 NEAR = (1 / 3, 2.5)  # of the size that a rough sum calls best: what is tried
 MACHINES = 6  # cheapest per effective FLOP in each market: what is tried, unless the request names one
-DISAGREE_NATS = 0.01
+MOST_MOVED = 4.0  # a recipe's rate is moved by at most this factor: the law was fitted on 200M to 1B parameters
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,7 @@ class BestAnswer:
     other_choice: BestRow  # what the second law would choose
     words: list[str]  # settings of the choice
     planned: Planned
+    unread: str | None  # why the store's runs are not known
 
     @property
     def text_words(self) -> list[str]:
@@ -115,6 +116,8 @@ class BestAnswer:
             f"Steps of {row.config.trainer.batch_tokens:,} tokens (Step Law's batch for so many tokens, rounded down to a "
             "power of two); the learning rate is the recipe's, moved along the batch-aware law: `skytrain tune` finds it.",
         ]
+        if self.unread:
+            lines.append(f"Your own runs were not read: {self.unread}")
         if row.serving_usd:
             served = format_count(row.config.plan.serve_tokens or 0)
             lines.append(f"Serving {served} tokens takes ${row.serving_usd:,.2f} of the budget.")
@@ -138,7 +141,11 @@ def best_plan(words: Sequence[str], config_dirs: Sequence[Path], request: PlanRe
         raise _too_little(searches, budget)
     choice, search = min(at_budget, key=lambda pair: pair[0].forecast.loss)
     of_recipe = [row for row, its in at_budget if its is search]
-    frontier = [choice if share == 1 else search.best(share * budget) for share in SPREAD]
+    frontier = _never_worse([choice if share == 1 else search.best(share * budget) for share in SPREAD])
+    within = [row for row in frontier if row.budget_usd <= budget]
+    if within[-1] is not choice:  # before a deadline, what less money buys may be the best
+        choice = within[-1]
+        of_recipe = sorted([*of_recipe, choice], key=lambda row: row.size.parameters)
     chosen_words = search.words(choice)
     composed, open_mesh = compose_plan(chosen_words, config_dirs, None)
     offer = choice.purchase.offer
@@ -160,13 +167,26 @@ def best_plan(words: Sequence[str], config_dirs: Sequence[Path], request: PlanRe
         text=composed.config.data.name,
         known_factor=search.factor is not None,
         runs=search.runs,
-        frontier=[row for row in frontier if row is not None],
+        frontier=frontier,
         choice=choice,
         sizes=of_recipe,
         other_choice=min(of_recipe, key=lambda row: row.other.loss),
         words=chosen_words,
         planned=planned,
+        unread=search.unread,
     )
+
+
+def _never_worse(rows: Sequence[BestRow | None]) -> list[BestRow]:
+    """Return the rows, of which none is worse than one for less money: that one can be bought with more money too."""
+    kept: list[BestRow] = []
+    for row in rows:
+        if row is None:
+            continue
+        if kept and kept[-1].forecast.loss < row.forecast.loss:
+            row = replace(kept[-1], budget_usd=row.budget_usd)
+        kept.append(row)
+    return kept
 
 
 def best_as_json(answer: BestAnswer) -> str:
@@ -221,7 +241,11 @@ class _Search:
         text = known_texts().get(config.data.name)
         self.factor = text.factor if text else None
         self.distinct = config.plan.data_tokens or config.data.target_tokens or (text.tokens if text else None)
-        self.runs = own_runs(composed)
+        self.unread: str | None = None  # why the store's runs are not known
+        try:
+            self.runs = own_runs(composed)
+        except StoreError as error:
+            self.runs, self.unread = (), str(error).splitlines()[0]
         efficiency = recipe_efficiency(config)
         self.forecaster = LossForecaster(self.law, self.factor, efficiency, self.runs)
         self.other = LossForecaster(self.second, self.factor, efficiency, self.runs)
@@ -238,32 +262,48 @@ class _Search:
         return min(self.rows(budget), key=lambda row: row.forecast.loss, default=None)
 
     def rows(self, budget: float) -> list[BestRow]:
-        """Return the best of every size near the optimum, smallest first, without those that the budget does not buy."""
-        found = []
-        for model in self._near(budget):
-            serving = self._serving_usd(model)
-            config = self._sized(model, budget - serving)
-            try:
-                purchase = most_tokens(config, self._offers_of(config, model), budget - serving, self.deadline, 1)[0]
-            except SkytrainError:
-                continue
-            size = decoder_size(model)
-            tokens = useful_tokens(purchase.tokens, self.distinct)
-            found.append(
-                BestRow(
-                    budget_usd=budget,
-                    recipe=_recipe_of(self.composed),
-                    config=config,
-                    size=size,
-                    purchase=purchase,
-                    distinct_tokens=self.distinct,
-                    forecast=self.forecaster.forecast(size, tokens),
-                    other=self.other.forecast(size, tokens),
-                    hellaswag=hellaswag(size, tokens * recipe_efficiency(config)),
-                    serving_usd=serving,
-                )
-            )
-        return found
+        """Return the best of every size around the optimum, smallest first, without those that the budget does not buy.
+
+        The sizes that are tried first follow from a rough sum. While the best of them is the smallest or the largest,
+        the next ones are tried too: a deadline, or the price of booting, may move the optimum far.
+        """
+        sizes, middle = self._sizes(budget)
+        parameters = [decoder_size(model).parameters for model in sizes]
+        near = [n for n, count in enumerate(parameters) if NEAR[0] * middle <= count <= NEAR[1] * middle]
+        tried = {n: self._row(sizes[n], budget) for n in near}
+        while tried:
+            losses = {n: math.inf if row is None else row.forecast.loss for n, row in tried.items()}
+            best = min(losses, key=lambda n: losses[n])
+            step = -1 if best == min(tried) else 1 if best == max(tried) else 0
+            if not step or not 0 <= best + step < len(sizes):
+                break
+            tried[best + step] = self._row(sizes[best + step], budget)
+        return [row for _, row in sorted(tried.items()) if row is not None]
+
+    def _row(self, model: DecoderConfig, budget: float) -> BestRow | None:
+        """Return the best of one size; None if the budget does not buy it."""
+        serving = self._serving_usd(model)
+        usd = budget - serving
+        batch = batch_for(rough_tokens(model, self.composed.config.trainer.sequence_length, usd, self.cheapest))
+        config = self._sized(model, batch)
+        try:
+            purchase = most_tokens(config, self._offers_of(config, model), usd, self.deadline, 1)[0]
+        except SkytrainError:
+            return None
+        size = decoder_size(model)
+        tokens = useful_tokens(purchase.tokens, self.distinct)
+        return BestRow(
+            budget_usd=budget,
+            recipe=_recipe_of(self.composed),
+            config=config,
+            size=size,
+            purchase=purchase,
+            distinct_tokens=self.distinct,
+            forecast=self.forecaster.forecast(size, tokens),
+            other=self.other.forecast(size, tokens),
+            hellaswag=hellaswag(size, tokens * recipe_efficiency(config)),
+            serving_usd=serving,
+        )
 
     def words(self, row: BestRow) -> list[str]:
         """Return the settings that train a row."""
@@ -315,10 +355,11 @@ class _Search:
             batch_tokens=row.config.trainer.batch_tokens,
         )
         law = combined_law(there)
-        return config.optimizer.lr * math.exp(law(there) - law(here))
+        moved = math.exp(law(there) - law(here))
+        return config.optimizer.lr * min(MOST_MOVED, max(1 / MOST_MOVED, moved))
 
-    def _near(self, budget: float) -> list[DecoderConfig]:
-        """Return the sizes around the one that is best at the cheapest machine's price, without any overhead."""
+    def _sizes(self, budget: float) -> tuple[list[DecoderConfig], float]:
+        """Return the sizes that may be bought, and the best one's parameters at the cheapest price without overhead."""
         most = self.composed.config.plan.most_parameters or math.inf
         length = self.composed.config.trainer.sequence_length
         rough = {}
@@ -329,17 +370,13 @@ class _Search:
                 continue
             tokens = useful_tokens(rough_tokens(model, length, left, self.cheapest), self.distinct)
             rough[model] = self.forecaster.loss(size, tokens)
-        if not rough:
-            return []
-        middle = decoder_size(min(rough, key=lambda model: rough[model])).parameters
-        low, high = (share * middle for share in NEAR)
-        return [model for model in rough if low <= decoder_size(model).parameters <= high]
+        middle = decoder_size(min(rough, key=lambda model: rough[model])).parameters if rough else 0.0
+        return list(rough), middle
 
-    def _sized(self, model: DecoderConfig, usd: float) -> Config:
-        """Return the recipe with another model and the batch that suits the tokens which the dollars may buy."""
+    def _sized(self, model: DecoderConfig, batch_tokens: int) -> Config:
+        """Return the recipe with another model and batch."""
         config = self.composed.config
-        batch = batch_for(rough_tokens(model, config.trainer.sequence_length, usd, self.cheapest))
-        trainer = replace(config.trainer, batch_tokens=batch, steps=1, tokens=None)
+        trainer = replace(config.trainer, batch_tokens=batch_tokens, steps=1, tokens=None)
         return replace(config, model=model, trainer=trainer)
 
     def _offers_of(self, config: Config, model: DecoderConfig) -> list[Offer]:
