@@ -47,6 +47,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Gemma 2": ("gemma-2-27b", {"heads": 4, "kv_heads": 2, "head_size": 16, "mlp_width": 128, "window": 20, "attention_scale": 1 / 3.0}),
     "Phi-3 (window)": ("phi-3-mini-4k", {"heads": 6, "kv_heads": 2, "mlp_width": 128, "window": 20}),
     "OLMo 2": ("olmo-2-1b", {"heads": 6, "kv_heads": 2, "mlp_width": 128}),
+    "Mixtral": ("mixtral-8x7b", {"heads": 6, "kv_heads": 2, "experts": {"count": 5, "width": 40}}),
+    "Qwen 3 MoE": ("qwen3-30b-a3b", {"heads": 4, "kv_heads": 2, "head_size": 16, "mlp_width": 128, "experts": {"count": 6, "per_token": 3, "width": 24, "dense_layers": 1}}),
+    "OLMoE": ("olmoe-1b-7b", {"heads": 6, "experts": {"count": 6, "per_token": 3, "width": 24}}),
     "EXAONE 3.5": ("exaone-3.5-2.4b", {"heads": 6, "kv_heads": 2, "mlp_width": 128, "rope_scaling": ROPES["llama3"]}),
     "SOLAR / KULLM3": ("solar-10.7b", {"heads": 6, "kv_heads": 2, "mlp_width": 128}),
 }  # fmt: skip
@@ -66,6 +69,8 @@ class Parity:
 def small_config(case: str) -> DecoderConfig:
     choice, changes = CASES[case]
     values = {**model_file(choice), **SMALL, **changes}
+    if "experts" in changes:
+        values["experts"] = {**model_file(choice)["experts"], **changes["experts"]}
     config: DecoderConfig = build(DecoderConfig, values, key="model")
     return config
 
@@ -81,8 +86,31 @@ def twins(config: DecoderConfig, seed: int = 0) -> tuple[Decoder, Any]:
         gain = parameter.ndim == 1 and name.endswith("weight") and config.norm != "rmsnorm_plus_one"
         parameter.data.normal_(1.0 if gain else 0.0, SPREAD, generator=generator)
     ours = Decoder(config).eval()
-    ours.load_state_dict(state_from_hf(hf_form(config), dict(theirs.named_parameters())), strict=False)
+    files = in_files(theirs_config.model_type, dict(theirs.named_parameters()))
+    ours.load_state_dict(state_from_hf(hf_form(config), files), strict=False)
     return ours, theirs
+
+
+def in_files(family: str, named: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return parameters or gradients as files have them; transformers holds the experts of a layer in two tensors."""
+    files: dict[str, torch.Tensor] = {}
+    for name, value in named.items():
+        whole = value.detach()
+        if name.endswith("experts.gate_up_proj"):
+            pieces = {"gate_proj": whole.chunk(2, dim=1)[0], "up_proj": whole.chunk(2, dim=1)[1]}
+        elif name.endswith("experts.down_proj"):
+            pieces = {"down_proj": whole}
+        else:
+            pieces = {}
+            files[name] = whole.clone()
+        stem = name.rpartition(".")[0]
+        for piece, experts in pieces.items():
+            files |= {f"{stem}.{e}.{piece}.weight": experts[e].clone() for e in range(len(experts))}
+    if family == "mixtral":
+        words = {".mlp.": ".block_sparse_moe.", "gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
+        for new, old in words.items():
+            files = {name.replace(new, old): value for name, value in files.items()}
+    return files
 
 
 def logits_difference(ours: Decoder, theirs: Any, tokens_bt: Tensor) -> float:
@@ -96,7 +124,8 @@ def gradient_differences(ours: Decoder, theirs: Any, tokens_bt: Tensor, targets_
     theirs.zero_grad()
     ours.loss(tokens_bt, targets_bt).backward()
     torch.nn.functional.cross_entropy(theirs(tokens_bt).logits.flatten(0, 1), targets_bt.flatten()).backward()
-    expected = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    expected = in_files(theirs.config.model_type, gradients)
     found = state_to_hf(
         hf_form(ours.config),
         {name: parameter.grad for name, parameter in ours.named_parameters() if parameter.grad is not None},
@@ -104,7 +133,8 @@ def gradient_differences(ours: Decoder, theirs: Any, tokens_bt: Tensor, targets_
     assert found.keys() == expected.keys()
     off = {name: found[name] - expected[name] for name in expected}
     # A bias on the keys shifts all scores of a query alike, so its gradient is rounding alone: judged beside the queries'.
-    worst = max(float(off[name].norm() / expected[name.replace("k_proj.bias", "q_proj.bias")].norm()) for name in off)
+    beside = {name: expected[name.replace("k_proj.bias", "q_proj.bias")] for name in off}
+    worst = max(float(off[name].norm() / beside[name].norm().clamp(min=1e-9)) for name in off)  # 0: an idle expert's
     return _norm(off) / _norm(expected), worst
 
 

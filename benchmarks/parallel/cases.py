@@ -35,6 +35,20 @@ MODELS = {
         "model.qk_norm=true",
         "model.qk_norm_scope=projection",
     ),
+    # Three layers of four experts after a dense one, with a shared expert, and all that balances them.
+    "experts": (
+        "model=mixtral-tiny",
+        "tokenizer=bytes",
+        "model.mlp_width=96",
+        "model.experts.count=4",
+        "model.experts.width=48",
+        "model.experts.shared_width=32",
+        "model.experts.dense_layers=1",
+        "model.experts.balance_loss=0.1",
+        "model.experts.z_loss=0.01",
+        "model.experts.bias=true",
+        "model.experts.bias_rate=0.01",
+    ),
     # transformers' own Llama, of the same size
     "hf": ("model=hf", f"model.name={Path(__file__).parent / 'hf-tiny'}", "tokenizer=bytes"),
 }
@@ -91,7 +105,7 @@ class Case:
 
 
 def cases(world_size: int | None = None) -> list[Case]:
-    found = [*_modes(), *_contexts(), *_variations(), *_losses(), *_packed(), *_muon(), *_deepspeed()]
+    found = [*_modes(), *_contexts(), *_variations(), *_losses(), *_packed(), *_muon(), *_experts(), *_deepspeed()]
     return [case for case in found if world_size in (None, case.world_size)]
 
 
@@ -266,6 +280,42 @@ def _muon() -> Iterator[Case]:
         more = ("optimizer=muon",)
         slow = name != "fsdp x2"
         yield Case(f"{name}, muon", world_size, (preset,), slow=slow, more=more, loss=MUON_LOSS)
+
+
+# Meshes for a model with experts: processes and settings.
+EXPERTS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "ddp x2": (2, ("parallel=ddp",)),
+    "fsdp x2": (2, ("parallel=fsdp",)),
+    "tp x2": (2, ("parallel=tp",)),
+    "pp x2": (2, ("parallel=pp",)),
+    "cp x2": (2, ("parallel=cp",)),
+    "ep x2": (2, ("parallel=ep-fsdp",)),
+    "ep x2, activations recomputed": (2, ("parallel=ep-fsdp", "trainer.activation_checkpointing=full")),
+    "ep x2 in cp x2": (2, ("parallel=cp", "parallel.expert=2")),
+    "ep-fsdp 2x2": (4, ("parallel=ep-fsdp",)),
+    "ep x4": (4, ("parallel=ep-fsdp", "parallel.expert=4")),
+    "hsdp x ep 2x2": (4, ("parallel=hsdp", "parallel.expert=2")),
+    "ep x tp 2x2": (4, ("parallel=tp-fsdp", "parallel.expert=2")),
+    "pp x ep 2x2": (4, ("parallel=pp-ep-fsdp",)),
+    "ep x cp 2x2": (4, ("parallel=cp", "parallel.context=2", "parallel.shard=2", "parallel.expert=2")),
+    "pp-ep-fsdp 2x2x2": (8, ("parallel=pp-ep-fsdp", "trainer.micro_batch=1")),
+    "hsdp x ep x tp 2x2x2": (8, ("parallel=hsdp", "parallel.shard=2", "parallel.expert=2", "parallel.tensor=2")),
+    "pp x ep x tp 2x2x2": (8, ("parallel=pp-tp-fsdp", "parallel.expert=2")),
+    "ep x cp x tp 2x2x2": (
+        8,
+        ("parallel=cp", "parallel.context=2", "parallel.shard=2", "parallel.expert=2", "parallel.tensor=2"),
+    ),
+}
+EXPERTS_IN_EVERY_RUN = ("fsdp x2", "tp x2", "cp x2", "ep x2", "ep-fsdp 2x2")
+
+
+def _experts() -> Iterator[Case]:
+    for name, (world_size, overrides) in EXPERTS.items():
+        slow = name not in EXPERTS_IN_EVERY_RUN
+        yield Case(f"{name}, experts", world_size, overrides, "experts", slow=slow)
+        if name in ("fsdp x2", "ep-fsdp 2x2", "ep x tp 2x2"):
+            more = ("optimizer=muon",)
+            yield Case(f"{name}, experts, muon", world_size, overrides, "experts", slow=True, more=more, loss=MUON_LOSS)
 
 
 def _deepspeed() -> Iterator[Case]:

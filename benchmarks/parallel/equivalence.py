@@ -137,7 +137,8 @@ def train(case: Case, *, evaluations: Literal["usual", "each step", "none"] = "u
     class Watch(pl.Callback):
         def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
             if not outcome.gradients and ends_step(trainer):  # which DeepSpeed asks for too
-                for name, parameter in module.model.named_parameters():
+                trained = [(name, each) for name, each in module.model.named_parameters() if each.requires_grad]
+                for name, parameter in trained:
                     grad = whole_gradient(parameter) if uses_deepspeed(config) else parameter.grad
                     grad = grad.full_tensor() if isinstance(grad, DTensor) else grad
                     outcome.gradients[name] = grad.detach().clone()

@@ -43,6 +43,11 @@ PUBLISHED = {
     "olmo-2-1b": 1_484_916_736,
     "olmo-2-7b": 7_298_617_344,
     "olmo-2-13b": 13_716_198_400,
+    "mixtral-8x7b": 46_702_792_704,
+    "mixtral-8x22b": 140_630_071_296,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "olmoe-1b-7b": 6_919_161_856,
 }
 
 
@@ -71,7 +76,7 @@ def test_a_published_size_has_hugging_faces_parameters(name):
     assert PUBLISHED.get(name, count) == count
 
 
-@pytest.mark.parametrize("case", ["Mistral (window)", "Gemma 2", "Llama, dynamic RoPE", "Qwen 3", "OLMo 2"])
+@pytest.mark.parametrize("case", ["Mistral (window)", "Gemma 2", "Llama, dynamic RoPE", "Qwen 3", "OLMo 2", "Mixtral"])
 def test_the_cache_changes_no_token_of_a_family_past_the_window_too(case):
     model = build_model(dataclasses.replace(small_config(case), max_length=64), seed=3)
     for parameter in model.parameters():

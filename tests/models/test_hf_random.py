@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks.models.parity import in_files
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -27,10 +28,12 @@ LENGTH = 40
 KEPT = {"model_type", "vocab_size", "hidden_size", "n_embd", "n_layer", "n_head", "n_positions"} | {
     "num_hidden_layers",
     "num_attention_heads",
+    *("num_experts", "num_local_experts", "num_experts_per_tok"),
 }
 # Of the configuration classes: what decides neither shapes nor arithmetic here, or is read with the rotary positions.
 WITHOUT_EFFECT = {
     *("initializer_range", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id", "rope_parameters"),
+    *("output_router_logits", "rope_theta"),
     *("attention_dropout", "embd_pdrop", "attn_pdrop", "pretraining_tp", "reorder_and_upcast_attn"),
     *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout"),
 }
@@ -88,12 +91,20 @@ def random_json(family: str, seed: int) -> dict[str, Any]:
             "final_logit_softcapping": rng.choice([None, 2.0, 20.0]),
             "attention_bias": False,
             "mlp_bias": False,
+            "num_experts": rng.choice([4, 6]),
+            "num_local_experts": rng.choice([4, 6]),
+            "num_experts_per_tok": rng.choice([1, 2, 3]),
+            "moe_intermediate_size": rng.choice([24, 40]),
+            "norm_topk_prob": rng.random() < 0.5,
+            "mlp_only_layers": rng.choice([[], [0], [0, 1]]),
         }
         full = {key: value for key, value in full.items() if key in FAMILIES[family].defaults}
     full |= {"tie_word_embeddings": rng.random() < 0.5}
     # Where the default number of key-value heads does not divide the heads, the file must say one.
     unfit = full.get("num_attention_heads", 1) % (FAMILIES[family].defaults.get("num_key_value_heads") or 1)
     kept = KEPT | ({"num_key_value_heads"} if unfit else set())
+    if FAMILIES[family].defaults.keys() & {"num_experts", "num_local_experts"}:
+        kept |= {"intermediate_size", "moe_intermediate_size"}
     left = {key: value for key, value in full.items() if key in kept or rng.random() < 0.6}
     if family == "gpt2":
         rope: dict[str, Any] = {}
@@ -114,7 +125,7 @@ def folder_of(data: dict[str, Any], folder: Path) -> Any:
     for name, parameter in theirs.named_parameters():
         gain = parameter.ndim == 1 and name.endswith("weight") and data["model_type"] != "gemma2"
         parameter.data.normal_(1.0 if gain else 0.0, 0.15, generator=generator)
-    save_file({name: value.clone() for name, value in theirs.named_parameters()}, folder / "model.safetensors")
+    save_file(in_files(data["model_type"], dict(theirs.named_parameters())), folder / "model.safetensors")
     return theirs
 
 
@@ -135,7 +146,7 @@ def test_a_config_with_keys_left_out_computes_what_transformers_computes(family,
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
     loss.backward()
     ours.loss(tokens, targets).backward()
-    expected = {name: parameter.grad for name, parameter in theirs.named_parameters()}
+    expected = in_files(family, {name: parameter.grad for name, parameter in theirs.named_parameters()})
     found = state_to_hf(
         ours.config, {name: parameter.grad for name, parameter in ours.named_parameters() if parameter.grad is not None}
     )
@@ -155,14 +166,14 @@ def test_the_defaults_are_those_of_transformers(family):
     config = CONFIG_MAPPING[family]
     fields = {field.name: field.default for field in dataclasses.fields(config)}
     for key, value in FAMILIES[family].defaults.items():
-        assert fields[key] == value, key
+        assert (config.default_theta if key == "rope_theta" else fields[key]) == value, key
     inherited = {field.name for field in dataclasses.fields(config.__mro__[1])}
     assert {name for name in fields if name in config.__annotations__ or name not in inherited} <= {
         *FAMILIES[family].defaults,
         *WITHOUT_EFFECT,
     }
     rope = getattr(config(), "rope_parameters", None)
-    plain = {"rope_type": "default", "rope_theta": ROPE_THETA}
+    plain = {"rope_type": "default", "rope_theta": FAMILIES[family].defaults.get("rope_theta", ROPE_THETA)}
     assert rope is None or rope in (plain, {**plain, "partial_rotary_factor": 1.0})
 
 

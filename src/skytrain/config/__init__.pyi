@@ -103,6 +103,7 @@ from .schema import (
     EmrConfig as EmrConfig,
     EvaluationConfig as EvaluationConfig,
     EvaluatorConfig as EvaluatorConfig,
+    ExpertsConfig as ExpertsConfig,
     HFModelConfig as HFModelConfig,
     HFTokenizerConfig as HFTokenizerConfig,
     Llama3Rope as Llama3Rope,

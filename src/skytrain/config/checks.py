@@ -8,7 +8,7 @@ from typing import Protocol
 from .capabilities import COMBINATION_RULES, Setup, check_setup
 from .errors import ConfigError
 from .mesh import assumed_mesh, check_degrees
-from .schema import Config, DecoderConfig, has_layers
+from .schema import Config, DecoderConfig, ExpertsConfig, has_layers
 
 
 class Fail(Protocol):
@@ -98,6 +98,8 @@ def check_decoder(model: DecoderConfig, origins: Mapping[str, str] | None = None
             f"{model.kv_heads} key-value heads do not divide the {model.heads} heads",
             f"try model.kv_heads={near}",
         )
+    if model.experts is not None:
+        _check_experts(model, model.experts, fail)
     if not model.pre_norms and not model.post_norms:
         raise fail("model.post_norms", "must be true with model.pre_norms=false: a block needs norms")
     needs = {"standard": (), "mup": ("base_width",), "completep": ("base_width", "base_layers")}[model.parametrization]
@@ -115,6 +117,46 @@ def check_decoder(model: DecoderConfig, origins: Mapping[str, str] | None = None
         raise fail(
             "model.head_size", f"{model.head_size or model.width // model.heads} is odd; rotary positions turn pairs"
         )
+
+
+def _check_experts(model: DecoderConfig, experts: ExpertsConfig, fail: Fail) -> None:
+    if experts.per_token > experts.count:
+        raise fail(
+            "model.experts.per_token",
+            f"{experts.per_token} experts for each token, but there are {experts.count}",
+            f"try model.experts.per_token={experts.count} or a larger model.experts.count",
+        )
+    if experts.dense_layers >= model.layers:
+        raise fail(
+            "model.experts.dense_layers",
+            f"{experts.dense_layers} of the {model.layers} layers are dense, so none has experts",
+            f"try model.experts.dense_layers={model.layers - 1}, or model.experts=null for a dense model",
+        )
+    if experts.count % experts.groups:
+        near = _nearest_divisor(experts.count, experts.groups)
+        raise fail(
+            "model.experts.groups",
+            f"{experts.groups} groups do not divide the {experts.count} experts",
+            f"try model.experts.groups={near}",
+        )
+    if experts.groups_per_token > experts.groups:
+        raise fail(
+            "model.experts.groups_per_token",
+            f"{experts.groups_per_token} groups for each token, but there are {experts.groups}",
+            f"try model.experts.groups_per_token={experts.groups}",
+        )
+    reached = experts.count // experts.groups * experts.groups_per_token
+    if experts.per_token > reached:
+        raise fail(
+            "model.experts.per_token",
+            f"{experts.per_token} experts for each token, but its groups have {reached}",
+            f"try model.experts.per_token={reached} or a larger model.experts.groups_per_token",
+        )
+    if experts.bias_rate and not experts.bias:
+        raise fail("model.experts.bias_rate", "is only used with model.experts.bias=true")
+    if not model.gated_mlp or model.bias == "all":
+        key = "model.bias" if model.gated_mlp else "model.gated_mlp"
+        raise fail(key, "experts are gated MLPs without biases", "try model=mixtral-tiny or model.experts=null")
 
 
 def _nearest_divisor(whole: int, wanted: int) -> int:

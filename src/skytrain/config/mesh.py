@@ -27,6 +27,7 @@ class Mesh:
     shard: int = 1
     context: int = 1
     tensor: int = 1
+    expert: int = 1  # neighbours among the `sharing` ranks that divide the experts; it multiplies no other degree
     chunks: int = 1  # model chunks per pipeline stage; more than one means an interleaved schedule
     zero: Zero = 3
     offload: bool = False
@@ -36,7 +37,7 @@ class Mesh:
     )
 
     def __post_init__(self) -> None:
-        for name in DIMENSIONS:
+        for name in (*DIMENSIONS, "expert"):
             if getattr(self, name) < 1:
                 raise SkytrainError(f"mesh: {name}={getattr(self, name)}, but every degree is at least 1")
 
@@ -73,6 +74,8 @@ class Mesh:
         """Return the preset name that `parallel=` accepts together with the degrees."""
         if self.deepspeed:
             return f"deepspeed-zero{self.zero}" + ("-offload" if self.offload and self.zero == 3 else "")
+        if self.expert > 1:
+            return "pp-ep-fsdp" if self.pipeline > 1 else "ep-fsdp"
         used = tuple(name for name in DIMENSIONS if getattr(self, name) > 1)
         if used in _PRESET_OF:
             return _PRESET_OF[used]
@@ -84,7 +87,7 @@ class Mesh:
         return "tp-fsdp"
 
     def __str__(self) -> str:
-        used = [f"{name}={getattr(self, name)}" for name in DIMENSIONS if getattr(self, name) > 1]
+        used = [f"{name}={getattr(self, name)}" for name in (*DIMENSIONS, "expert") if getattr(self, name) > 1]
         return f"{self.preset}({', '.join(used)})" if used else self.preset
 
 
@@ -106,7 +109,7 @@ DEEPSPEED: dict[str, Zero] = {
     "deepspeed-zero3": 3,
     "deepspeed-zero3-offload": 3,
 }
-PRESETS = (*_PRESET_OF.values(), *DEEPSPEED)
+PRESETS = (*_PRESET_OF.values(), "ep-fsdp", "pp-ep-fsdp", *DEEPSPEED)
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zbv": 2}  # model chunks per pipeline rank
 SEVERAL = 2  # stands for "the remaining processes" while their number is unknown
 
@@ -154,6 +157,7 @@ def make_mesh(parallel: ParallelConfig, degrees: dict[str, int]) -> Mesh:
         shard=shard,
         context=context,
         tensor=tensor,
+        expert=parallel.expert,
         chunks=chunks,
         offload=parallel.cpu_offload,
         alone=alone,

@@ -19,6 +19,7 @@ from .schema import (
     Config,
     DecoderConfig,
     EksConfig,
+    ParallelConfig,
     RolesConfig,
     ServeConfig,
     TrainerConfig,
@@ -35,7 +36,9 @@ BEFORE: Mapping[type, Mapping[str, Any]] = {
         "base_layers": None,
         "pre_norms": True,
         "qk_norm_scope": "head",
+        "experts": None,
     },
+    ParallelConfig: {"expert": 1},
     TrainerConfig: {"diverged_nats": None, "lost_steps": "stop"},
     BudgetConfig: {"overrun": "stop", "whole_machine": True, "planned_usd": None, "planned_step_seconds": None},
     CloudConfig: {

@@ -17,6 +17,12 @@ from .device import (
     choose_device_type as choose_device_type,
     resolve_precision as resolve_precision,
 )
+from .experts import (
+    Experts as Experts,
+    MixtureOfExperts as MixtureOfExperts,
+    Permute as Permute,
+    Router as Router,
+)
 from .fp8 import Fp8Linear as Fp8Linear, Scaling as Scaling
 from .fused import (
     Backend as Backend,

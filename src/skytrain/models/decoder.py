@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..config import DecoderConfig, SkytrainError
@@ -14,7 +13,9 @@ from ..planning import decoder_flops_per_token, decoder_size
 from .attention import Attention, KVCache
 from .branches import Branches, branching_documents
 from .documents import Documents, document_positions, make_documents
+from .experts import MixtureOfExperts
 from .loss import LossSettings, WithAuxiliary, head_loss, join_auxiliary, split_auxiliary
+from .mlp import MLP
 from .norm import make_norm
 from .parametrization import multipliers
 from .recompute import Recompute, run_block
@@ -70,40 +71,22 @@ class Embedding(nn.Module):
         return self.dropout(x_btd)
 
 
-class MLP(nn.Module):
-    def __init__(self, config: DecoderConfig) -> None:
-        super().__init__()
-        width = config.width
-        hidden = config.hidden_width
-        bias = config.bias == "all"
-        self.activation = config.activation
-        self.gate = nn.Linear(width, hidden, bias=bias) if config.gated_mlp else None
-        self.up = nn.Linear(width, hidden, bias=bias)
-        self.down = nn.Linear(hidden, width, bias=bias)
-
-    def activate(self, x: Tensor) -> Tensor:
-        return F.silu(x) if self.activation == "silu" else F.gelu(x, approximate="tanh")
-
-    def forward(self, x_btd: Tensor) -> Tensor:
-        up = self.up(x_btd)
-        return self.down(self.activate(up) if self.gate is None else self.activate(self.gate(x_btd)) * up)
-
-
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)).
+    """x + attention(norm(x)), then x + mlp(norm(x)), with a mixture of experts as the MLP where the layer has one.
 
     `post_norms` normalizes what is added, too; without `pre_norms` only that is normalized. A block with an auxiliary
     loss sets `has_auxiliary_loss` and returns it together with its output.
     """
 
-    has_auxiliary_loss = False
-
     def __init__(self, config: DecoderConfig, layer: int) -> None:
         super().__init__()
+        experts = config.experts_of(layer)
+        self.has_auxiliary_loss = experts is not None and bool(experts.balance_loss or experts.z_loss)
         self.attention_norm = make_norm(config, config.width) if config.pre_norms else None
         self.attention = Attention(config, layer)
         self.mlp_norm = make_norm(config, config.width) if config.pre_norms else None
-        self.mlp = MLP(config)
+        self.mlp = MLP(config, config.hidden_width) if experts is None else None
+        self.mixture = MixtureOfExperts(config, experts) if experts is not None else None
         self.attention_post_norm = make_norm(config, config.width) if config.post_norms else None
         self.mlp_post_norm = make_norm(config, config.width) if config.post_norms else None
         self.dropout = nn.Dropout(config.dropout)
@@ -118,8 +101,10 @@ class Block(nn.Module):
     ) -> WithAuxiliary:
         added = self.attention(_apply(self.attention_norm, x_btd), rotation, cache, documents)
         x_btd = self.add(x_btd, _apply(self.attention_post_norm, added))
-        added = self.mlp(_apply(self.mlp_norm, x_btd))
-        return self.add(x_btd, _apply(self.mlp_post_norm, added))
+        hidden: nn.Module | None = self.mlp if self.mixture is None else self.mixture
+        assert hidden is not None
+        added, auxiliary = split_auxiliary(hidden(_apply(self.mlp_norm, x_btd)))
+        return join_auxiliary(self.add(x_btd, _apply(self.mlp_post_norm, added)), auxiliary)
 
     def add(self, x_btd: Tensor, added: Tensor) -> Tensor:
         added = self.dropout(added)

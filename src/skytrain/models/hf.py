@@ -65,10 +65,12 @@ def read_hf_weights(
 ) -> None:
     """Load the weights of a folder into a decoder, which may be on the meta device."""
     weights = FolderWeights(model.config, folder, family=family)
+    parameters = dict(model.named_parameters())
     for pair in weights.pairs:
         for name, value in weights.read(pair).items():
             owner, _, leaf = name.rpartition(".")
-            setattr(model.get_submodule(owner), leaf, nn.Parameter(value.to(dtype)))
+            trained = parameters[name].requires_grad
+            setattr(model.get_submodule(owner), leaf, nn.Parameter(value.to(dtype), requires_grad=trained))
     model.tie()
 
 

@@ -85,9 +85,12 @@ def explicit(config: DecoderConfig) -> DecoderConfig:
         config,
         kv_heads=config.groups,
         head_size=config.head_width,
-        mlp_width=config.hidden_width,
+        # Of a decoder without dense layers, which has no MLP, the experts' width, as Hugging Face has one for both.
+        mlp_width=config.experts.width if config.experts and not config.experts.dense_layers else config.hidden_width,
         attention_scale=config.attention_scale or config.head_width**-0.5,
         window_every=config.window_every if config.window else 1,
+        # How experts are balanced is a choice of the training.
+        experts=config.experts and dataclasses.replace(config.experts, bias_rate=0.0, balance_loss=0.0, z_loss=0.0),
     )
 
 

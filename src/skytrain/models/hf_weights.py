@@ -15,6 +15,7 @@ from .decoder import Decoder
 from .families import FAMILIES
 from .initialise import VOCABULARY
 
+EXPERTS = ".mixture.experts."  # in the names of parameters that hold a matrix for each expert
 # Tables in older files that are computed, not learned.
 COMPUTED = re.compile(r"(\.attn\.(masked_)?bias|rotary_emb\.inv_freq|rotary\.inv_freq)$")
 
@@ -23,7 +24,7 @@ COMPUTED = re.compile(r"(\.attn\.(masked_)?bias|rotary_emb\.inv_freq|rotary\.inv
 class WeightPair:
     """Parameters of the decoder and the Hugging Face tensors that hold the same values.
 
-    One of each, or qkv and three tensors, or gate and up and one tensor.
+    One of each, or qkv and three tensors, or gate and up and one tensor, or all experts and one tensor for each.
     """
 
     ours: tuple[str, ...]
@@ -35,7 +36,7 @@ def weight_pairs(config: DecoderConfig, names: Iterable[str]) -> Iterator[Weight
     seen: set[str] = set()
     for name in names:
         if name not in seen:
-            pair = _pair_of(config.family, name)
+            pair = _pair_of(config, name)
             seen.update(pair.ours)
             yield pair
 
@@ -48,6 +49,8 @@ def to_hf(config: DecoderConfig, pair: WeightPair, values: Sequence[Tensor]) -> 
     ]
     if ".attention.qkv." in pair.ours[0]:
         parts = list(split_groups(config, parts[0]))
+    if EXPERTS in pair.ours[0]:
+        parts = list(parts[0].unbind())
     if len(parts) > len(pair.theirs):
         parts = [torch.cat(parts)]
     if _is_conv1d(config, pair):
@@ -62,6 +65,8 @@ def from_hf(config: DecoderConfig, pair: WeightPair, tensors: Sequence[Tensor]) 
         sizes = [config.heads * config.head_width, config.groups * config.head_width, config.groups * config.head_width]
         q, k, v = parts[0].split(sizes) if len(parts) == 1 else parts
         parts = [join_groups(config, q, k, v)]
+    elif EXPERTS in pair.ours[0]:
+        parts = [torch.stack(parts)]
     elif len(parts) < len(pair.ours):
         parts = [part.clone() for part in parts[0].chunk(len(pair.ours))]  # each with its own storage
     return {name: _with_padding(config, name, part) for name, part in zip(pair.ours, parts, strict=True)}
@@ -119,11 +124,13 @@ def match_weights(config: DecoderConfig, found: Mapping[str, tuple[int, ...]]) -
     return pairs
 
 
-def _pair_of(family: str, name: str) -> WeightPair:
+def _pair_of(config: DecoderConfig, name: str) -> WeightPair:
     module, _, leaf = name.rpartition(".")
     layer = re.match(r"blocks\.(\d+)\.", module)
-    ours, theirs = _module_pairs(family)[re.sub(r"^blocks\.\d+\.", "blocks.{}.", module)]
+    ours, theirs = _module_pairs(config.family)[re.sub(r"^blocks\.\d+\.", "blocks.{}.", module)]
     number = layer[1] if layer else ""
+    if EXPERTS in module and config.experts is not None:
+        theirs = tuple(theirs[0].replace("{expert}", str(expert)) for expert in range(config.experts.count))
     return WeightPair(
         tuple(f"{each.format(number)}.{leaf}" for each in ours),
         tuple(f"{each.format(number)}.{leaf}" for each in theirs),

@@ -25,7 +25,7 @@ def initialise(model: Decoder, seed: int, device: torch.device | str = "cpu") ->
 
 def initial_value(config: DecoderConfig, name: str, shape: torch.Size, seed: int) -> Tensor:
     """Return the value of one parameter as a complete float32 tensor on the CPU."""
-    if name.endswith(".bias"):
+    if name.endswith("bias"):
         return torch.zeros(shape)
     if len(shape) == 1:
         return torch.zeros(shape) if config.norm == "rmsnorm_plus_one" else torch.ones(shape)

@@ -29,7 +29,8 @@ from torch import Tensor
 from ..config import DecoderConfig
 
 STD = 0.02  # GPT-2's
-RESIDUAL = (".attention.out.weight", ".mlp.down.weight")  # projections whose output is added to the residual stream
+# Projections whose output is added to the residual stream.
+RESIDUAL = (".attention.out.weight", ".mlp.down.weight", ".experts.down.weight", ".shared.down.weight")
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,16 @@ def folded(config: DecoderConfig, name: str, value: Tensor) -> Tensor:
 
 def _adds_to_stream(config: DecoderConfig, name: str) -> bool:
     """Return whether a parameter is in a residual branch's last module: the post-norm if any, else the projection."""
-    last = ("attention_post_norm", "mlp_post_norm") if config.post_norms else ("attention.out", "mlp.down")
+    last = (
+        ("attention_post_norm", "mlp_post_norm")
+        if config.post_norms
+        else (
+            "attention.out",
+            "mlp.down",
+            "experts.down",
+            "shared.down",
+        )
+    )
     return name.rpartition(".")[0].endswith(last)
 
 

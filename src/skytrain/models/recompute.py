@@ -19,6 +19,7 @@ KEPT = {
     for packet in (
         "mm",
         "addmm",
+        "_grouped_mm",
         "_scaled_dot_product_flash_attention",
         "_scaled_dot_product_efficient_attention",
         "_scaled_dot_product_cudnn_attention",

@@ -40,6 +40,7 @@ class Size:
     family: str
     vocab_size: int
     parameters: int
+    active_parameters: int  # those that one token uses
     flops_per_token: int  # forward and backward
     state_bytes: int  # weights, gradients and AdamW's two moments in float32
     max_length: int
@@ -58,6 +59,7 @@ def describe_sizes(wanted: Sequence[str], sequence_length: int, vocab_size: int 
             family=config.family,
             vocab_size=config.vocab_size,
             parameters=decoder_size(config).parameters,
+            active_parameters=decoder_size(config).active_parameters,
             flops_per_token=decoder_flops_per_token(config, min(sequence_length, config.max_length)),
             state_bytes=round(train_bytes_per_parameter(config, ADAMW) * decoder_size(config).parameters),
             max_length=config.max_length,
@@ -81,10 +83,9 @@ def model_file(stem: str) -> dict[str, Any]:
     """Return the settings of a file, merged over those of its `defaults`."""
     text = (resources.files("skytrain.config.groups") / "model" / f"{stem}.yaml").read_text(encoding="utf-8")
     values: Any = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
-    merged: dict[str, Any] = {}
-    for base in values.pop("defaults", []):
-        merged.update(model_file(base))
-    return {**merged, **values}
+    bases = [OmegaConf.create(model_file(base)) for base in values.pop("defaults", [])]
+    merged: Any = OmegaConf.to_container(OmegaConf.merge(*bases, values), resolve=False)
+    return merged
 
 
 def _stems() -> list[str]:

@@ -16,6 +16,7 @@ from .lightning_internals import (
     call_through_wrapper as call_through_wrapper,
     datamodule_of as datamodule_of,
     dump_checkpoint as dump_checkpoint,
+    ends_step as ends_step,
     quieten_lightning as quieten_lightning,
     recount_batches as recount_batches,
     start_at_step as start_at_step,

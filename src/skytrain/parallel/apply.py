@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard
 
 from ..config import ConfigError
 from ..models import (
@@ -28,6 +30,7 @@ from ..models import (
     run_block,
 )
 from .context import Context, attend_across
+from .experts import count_over, expert_mesh, replicate_mixtures, spread_experts
 from .pipeline import cut_stages
 from .state import tied_names
 from .tensor import divide_tensors
@@ -48,6 +51,7 @@ class Settings:
     recompute: Recompute = "none"  # what blocks recompute in the backward pass
     compile_blocks: bool = False
     cpu_offload: bool = False
+    expert: int = 1  # ranks that divide the experts of each layer
     kernels: Kernels | None = None  # fused kernels, instead of compiled blocks
 
     @property
@@ -81,15 +85,27 @@ def parallelize(
             tied = tied_names(part)
             divide_tensors(part, plan, mesh["tensor"])
             tie(part, tied)
+        experts = expert_mesh(mesh, settings.expert) if settings.expert > 1 else None
+        if experts is not None:
+            spread_experts(part, experts)
+        if mesh["tensor"].size() > 1:
+            replicate_mixtures(part, mesh["tensor"])
         if context is not None:
             spread_context(part, context)
+        count_over(part, sequence_groups(mesh, context))
         recompute(blocks_of(part), settings.recompute)
         if settings.kernels is not None:
             fuse(part, settings.kernels, settings.dtype)
         elif settings.compile_blocks:
             compile_blocks(part)
-        shard(part, mesh, settings, reshard=not pipelined)
+        shard(part, mesh, settings, experts, reshard=not pipelined)
     return parts
+
+
+def sequence_groups(mesh: DeviceMesh, context: Context | None) -> list[dist.ProcessGroup]:
+    """Return the groups of ranks that hold parts of the same sequences where blocks compute."""
+    groups = [] if context is None else [context.group]
+    return [*groups, mesh["tensor"].get_group()] if mesh["tensor"].size() > 1 else groups
 
 
 def spread_context(part: nn.Module, context: Context) -> None:
@@ -174,20 +190,45 @@ def compile_blocks(part: nn.Module) -> None:
         module.forward = torch.compile(module.forward, dynamic=False)
 
 
-def shard(part: nn.Module, mesh: DeviceMesh, settings: Settings, *, reshard: bool) -> None:
+def shard(
+    part: nn.Module, mesh: DeviceMesh, settings: Settings, experts: DeviceMesh | None = None, *, reshard: bool
+) -> None:
     """Apply FSDP2 to each block and to the rest, HSDP with replicas; for a single rank too.
 
     So there is one path for precision, accumulation and clipping. Ranks that share sequences hold the same weights and
     shard them too: the mesh's shard dimension includes both. In a pipeline a block stays gathered from its first forward to
     its last backward pass of a step, since it would otherwise be gathered for each micro-batch.
+
+    `experts` is the mesh with an expert dimension, if any: experts are divided over that already, so that only the ranks
+    with the same experts shard them. Their gradients come from the rows of all ranks, and are divided as all others are.
     """
-    over = mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
+    replicated = mesh["replicate"].size() > 1
+    over = mesh["replicate", "shard"] if replicated else mesh["shard"]
     reduced = None if settings.dtype == torch.float32 else settings.dtype
     # Inputs are not cast: a block needs its rotary embedding in float32.
     precision = MixedPrecisionPolicy(param_dtype=reduced, reduce_dtype=torch.float32, cast_forward_inputs=False)
     offload = CPUOffloadPolicy() if settings.cpu_offload else OffloadPolicy()
     for block in blocks_of(part):
+        mixture = getattr(block, "mixture", None)
+        if experts is not None and mixture is not None:
+            same = experts["replicate", "expert_shard"] if replicated else experts["expert_shard"]
+            fully_shard(
+                mixture.experts,
+                mesh=same,
+                mp_policy=precision,
+                offload_policy=offload,
+                reshard_after_forward=reshard,
+                shard_placement_fn=functools.partial(_within_experts, ranks=experts["expert_shard"].size()),
+            )
+            mixture.experts.set_gradient_divide_factor(float(over.size()))
+            mixture.experts.set_force_sum_reduction_for_comms(True)  # gloo has no reduction that divides
         fully_shard(block, mesh=over, mp_policy=precision, offload_policy=offload, reshard_after_forward=reshard)
     # Embedding and head form one group, since they may share a weight.
     # They stay gathered until the backward pass, which starts with them.
     fully_shard(part, mesh=over, mp_policy=precision, offload_policy=offload, reshard_after_forward=False)
+
+
+def _within_experts(parameter: nn.Parameter, *, ranks: int) -> Shard:
+    """Return how ranks with the same experts shard them: by expert where there are enough, else within each matrix."""
+    held = parameter.to_local().size(0) if isinstance(parameter, DTensor) else parameter.size(0)
+    return Shard(0 if held % ranks == 0 else 1)

@@ -13,7 +13,9 @@ class DecoderSize:
     """Parameter counts of a decoder."""
 
     parameters: int  # without vocabulary padding, which is neither trained nor exported
+    active_parameters: int  # those of them that one token uses: all but the experts that it does not go through
     matmul_parameters: int  # weights of matrix products: a tied head counts, look-up tables, gains and biases do not
+    active_matmul_parameters: int  # those of them that one token uses
     block_matrices: int  # those of them that are in the blocks
     padded_parameters: int  # as memory and checkpoints hold them, with vocabulary padding
 
@@ -26,26 +28,41 @@ def decoder_size(config: DecoderConfig) -> DecoderSize:
     qkv_rows = (config.heads + 2 * config.groups) * head
     attention = width * qkv_rows + config.heads * head * width
     ups = 2 if config.gated_mlp else 1
-    matrices = attention + (ups + 1) * width * mlp
+    matrices = config.layers * attention
+    idle = 0  # experts that a token does not go through
+    vectors = 0
+    for layer in range(config.layers):
+        experts = config.experts_of(layer)
+        if experts is None:
+            matrices += (ups + 1) * width * mlp
+            vectors += ups * mlp + width if config.bias == "all" else 0
+        else:
+            each = (ups + 1) * width * experts.width
+            matrices += experts.count * (each + width) + (ups + 1) * width * (experts.shared_width or 0)
+            idle += (experts.count - experts.per_token) * each
+            vectors += experts.count if experts.bias else 0
 
     gains = 2 if config.norm == "layernorm" else 1  # and shifts
     norm = width * gains
-    vectors = norm * (2 * config.pre_norms + 2 * config.post_norms)
+    block_vectors = norm * (2 * config.pre_norms + 2 * config.post_norms)
     if config.qk_norm:
-        vectors += gains * head * (2 if config.qk_norm_scope == "head" else config.heads + config.groups)
+        block_vectors += gains * head * (2 if config.qk_norm_scope == "head" else config.heads + config.groups)
     if config.bias != "none":
-        vectors += qkv_rows
+        block_vectors += qkv_rows
     if config.bias == "all":
-        vectors += width + ups * mlp + width
+        block_vectors += width
+    vectors += config.layers * block_vectors
 
     vocabulary = config.vocab_size * width
     positions = config.max_length * width if config.positions == "learned" else 0
     copies = 1 if config.tied_head else 2
-    parameters = config.layers * (matrices + vectors) + vocabulary * copies + positions + norm
+    parameters = matrices + vectors + vocabulary * copies + positions + norm
     return DecoderSize(
         parameters=parameters,
-        matmul_parameters=config.layers * matrices + vocabulary,
-        block_matrices=config.layers * matrices,
+        active_parameters=parameters - idle,
+        matmul_parameters=matrices + vocabulary,
+        active_matmul_parameters=matrices + vocabulary - idle,
+        block_matrices=matrices,
         padded_parameters=parameters + (config.padded_vocab - config.vocab_size) * width * copies,
     )
 
@@ -64,4 +81,5 @@ def training_flops_per_token(
 def decoder_flops_per_token(config: DecoderConfig, sequence_length: int) -> int:
     """Return the training FLOPs per token of the built-in decoder at this sequence length."""
     lengths = [min(sequence_length, config.window_of(layer) or sequence_length) for layer in range(config.layers)]
-    return training_flops_per_token(decoder_size(config).matmul_parameters, config.heads, config.head_width, lengths)
+    products = decoder_size(config).active_matmul_parameters
+    return training_flops_per_token(products, config.heads, config.head_width, lengths)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..config import DecoderConfig, OptimizerFacts, Precision, fused_mesh_problem, fused_model_problem
+from ..config import DecoderConfig, ExpertsConfig, OptimizerFacts, Precision, fused_mesh_problem, fused_model_problem
 from .flops import decoder_size
 from .mesh import Mesh
 
@@ -160,10 +160,18 @@ def activation_bytes_on(path: KernelPath, job: TrainingJob, mesh: Mesh) -> float
         # The partitioner keeps what products made and what they read, once, and computes a gate's activation again.
         inputs = 2 * narrow * width
         hidden = narrow * mlp * (3 if model.gated_mlp else 2)
+    if model.experts is not None:
+        hidden = _expert_activation_bytes(model.experts, width, narrow)
     if mesh.tensor > 1:
         inputs = 2 * narrow * width * mesh.tensor  # the gathered sequence, whole on each rank
     tokens = job.micro_batch * job.sequence_length / mesh.context
     return tokens * (norms + inputs + attention + hidden) / mesh.tensor
+
+
+def _expert_activation_bytes(experts: ExpertsConfig, width: int, narrow: int) -> int:
+    """Return the bytes that a mixture saves for a token: its rows, sorted and back in place, hidden sizes, and scores."""
+    rows = experts.per_token * (3 * width + 4 * experts.width)
+    return narrow * (rows + 4 * (experts.shared_width or 0)) + 4 * 3 * experts.count
 
 
 def selective_activation_bytes(job: TrainingJob, mesh: Mesh) -> float:
@@ -172,7 +180,12 @@ def selective_activation_bytes(job: TrainingJob, mesh: Mesh) -> float:
     narrow = narrow_bytes(job.precision)
     queries = model.heads * model.head_width
     keys = model.groups * model.head_width
-    products = (queries + 2 * keys) + 2 * model.width + model.hidden_width * (2 if model.gated_mlp else 1)
+    hidden = model.hidden_width * (2 if model.gated_mlp else 1)
+    if model.experts is not None:
+        hidden = model.experts.per_token * (2 * model.experts.width + model.width) + 2 * (
+            model.experts.shared_width or 0
+        )
+    products = (queries + 2 * keys) + 2 * model.width + hidden
     attention = narrow * queries + 4 * model.heads
     tokens = job.micro_batch * job.sequence_length / mesh.context
     return tokens * (residual_bytes(job, mesh) * model.width + narrow * products + attention) / mesh.tensor

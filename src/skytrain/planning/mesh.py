@@ -79,6 +79,8 @@ def near_meshes(parallel: ParallelConfig, gpus: int, nodes: int) -> Iterator[tup
 def parallel_settings(mesh: Mesh) -> dict[str, str | int]:
     """Return the preset and the degrees that make `train` form this mesh."""
     degrees: dict[str, str | int] = {name: getattr(mesh, name) for name in DIMENSIONS}
+    if mesh.expert > 1:
+        degrees["expert"] = mesh.expert
     if mesh.deepspeed:
         degrees |= {"replicate": mesh.shard, "shard": 1}
     return {"name": mesh.preset, **degrees}

@@ -171,7 +171,10 @@ def step_time(job: TrainingJob, mesh: Mesh, node: Node, software: Software | Non
 
 def _update_flops(model: DecoderConfig, matrix_flops: Callable[[float, float], float]) -> float:
     """Return the FLOPs of one update of the blocks' matrices, on every rank that holds them."""
-    return model.layers * sum(matrix_flops(*sorted(shape)) for shape in _matrices(model, 1))
+    shapes = list(_matrices(model, 1))
+    if model.experts is not None:
+        shapes = [*shapes[:2], *(3 * model.experts.count * [(float(model.width), float(model.experts.width))])]
+    return model.layers * sum(matrix_flops(*sorted(shape)) for shape in shapes)
 
 
 def optimizer_bytes(precision: Precision) -> float:
@@ -208,9 +211,14 @@ def _matrices(model: DecoderConfig, tensor: int) -> Iterator[tuple[float, float]
     keys = model.groups * model.head_width
     yield model.width, (queries + 2 * keys) / tensor
     yield queries / tensor, model.width
+    experts = model.experts
+    if experts is None:
+        hidden = model.hidden_width / tensor
+    else:  # per token: its experts side by side, and the shared one
+        hidden = (experts.per_token * experts.width + (experts.shared_width or 0)) / tensor
     for _ in range(2 if model.gated_mlp else 1):
-        yield model.width, model.hidden_width / tensor
-    yield model.hidden_width / tensor, model.width
+        yield model.width, hidden
+    yield hidden, model.width
 
 
 @lru_cache(maxsize=64)

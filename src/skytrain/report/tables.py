@@ -73,11 +73,12 @@ def run_lines(config: Config) -> list[str]:
     steps = total_steps(config)
     tokens = steps * config.trainer.batch_tokens
     per_token = decoder_flops_per_token(job.model, job.sequence_length)
+    active = "" if job.model.experts is None else f" ({format_count(size.active_parameters)} active)"
     optimal = ", ".join(
-        f"{format_count(law.optimal_tokens(size.parameters))} ({law.name})" for law in (BESIROGLU, HOFFMANN)
+        f"{format_count(law.optimal_tokens(size.active_parameters))} ({law.name})" for law in (BESIROGLU, HOFFMANN)
     )
     return [
-        f"{job.model.name}: {format_count(size.parameters)} parameters, {format_count(per_token)}FLOP a token, {job.precision}",
+        f"{job.model.name}: {format_count(size.parameters)} parameters{active}, {format_count(per_token)}FLOP a token, {job.precision}",
         f"{format_count(tokens)} tokens = {steps} steps of {config.trainer.batch_tokens:,}; {per_token * tokens:.2e} FLOP in all",
         f"compute-optimal for this size: {optimal} tokens",
     ]

@@ -82,6 +82,7 @@ class StepLog(AtStep):
         # The pace is measured after the first logged step, which waits for compilers and caches.
         self._pace_step = 0
         self._pace_began = 0.0
+        self._collapsed = False  # whether a router was reported
         self.last: dict[str, float] = {}
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
@@ -112,6 +113,10 @@ class StepLog(AtStep):
             "perf/tokens_per_s": tokens_per_s,
             "perf/memory_gb": _memory_gb(module.device),
         }
+        record.update(routers := module.router_metrics())
+        if (problem := module.collapsed_router(routers)) and not self._collapsed:
+            self._collapsed = True
+            self._reporter.note(f"step {step} | {problem}")
         if self._size.flops_per_token and self._size.peak_flops:
             record["perf/mfu"] = tokens_per_s * self._size.flops_per_token / self._size.peak_flops
         pace = self._seconds_a_step(step)

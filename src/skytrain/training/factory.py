@@ -124,6 +124,7 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
         micro_batches=together,
         context=plan.mesh.context,
         context_method=config.parallel.context_method,
+        expert=plan.mesh.expert,
         dtype=torch.bfloat16 if config.trainer.compute_precision == "bf16-mixed" else torch.float32,
         reduce_once=config.parallel.reduce_once,
         recompute=config.trainer.activation_checkpointing,

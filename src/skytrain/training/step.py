@@ -35,13 +35,14 @@ from torch import nn
 
 from ..config import LRScheduleConfig, OptimizerConfig
 from ..models import WithAuxiliary, count_targets, lm_loss, split_auxiliary, weighted
-from ..parallel import MeshStrategy, Pipeline, ZeroStrategy, datamodule_of, recount_batches
+from ..parallel import MeshStrategy, Pipeline, ZeroStrategy, datamodule_of, ends_step, recount_batches
 from ..tokens import Batch, as_batch
 from .callbacks import StepLog
 from .guard import Guard, LateGuard
 from .losses import Loss
 from .master_weights import MasterWeights
 from .optimizers import make_optimizer
+from .routers import RouterLoads
 from .schedules import learning_rate
 
 
@@ -95,6 +96,7 @@ class CausalLM(pl.LightningModule):
         self.grad_norm: torch.Tensor | None = None
         self._losses: list[torch.Tensor] = []
         self._step_targets: tuple[int, int | None] | None = None  # the current step, and its targets
+        self._loads = RouterLoads(model)
         self.group_settings: list[dict[str, Any]] = []  # the optimizer's settings as configured, before a restore
 
     # A micro-batch.
@@ -171,6 +173,13 @@ class CausalLM(pl.LightningModule):
             for parameter in self.model.parameters():
                 parameter.grad = None  # optimizers skip parameters without a gradient: no step, no decay, no momentum
 
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        """Update the weights, and then the routers' biases where a model has them."""
+        super().optimizer_step(*args, **kwargs)
+        if self._loads.moves_biases and ends_step(self.trainer):
+            self._loads.collect()
+            self._loads.move_biases()
+
     def clip_to_norm(self, max_norm: float) -> torch.Tensor:
         """Clip the gradients in place, and return the norm before clipping; an infinite limit only measures it."""
         strategy = self.trainer.strategy
@@ -220,6 +229,21 @@ class CausalLM(pl.LightningModule):
         # Ranks that share a batch have the same loss, so the mean over ranks is the mean over batches.
         return float(self.trainer.strategy.reduce(mean, reduce_op="mean"))
 
+    def router_metrics(self) -> dict[str, float]:
+        """Return how evenly routers spread tokens, since the last call or in the last step; all ranks call this.
+
+        A model without experts has none.
+        """
+        if not self._loads:
+            return {}
+        if not self._loads.moves_biases:
+            self._loads.collect()
+        return self._loads.metrics()
+
+    def collapsed_router(self, metrics: dict[str, float]) -> str | None:
+        """Return what is wrong where a router uses hardly more experts than one token does."""
+        return self._loads.collapsed(metrics)
+
     def lr_at(self, step: int) -> float:
         """Return the learning rate that optimizer step `step` (from 1) used."""
         return self._optimization.optimizer.lr * self.learning_rate_factor(step - 1)
@@ -228,6 +252,7 @@ class CausalLM(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Build the optimizer and its schedule. Lightning calls it once, when the strategy has placed the model."""
+        self._loads = RouterLoads(self.model)  # the strategy may have replaced the model by its stages
         optimizer = self.build_optimizer(fused=may_fuse(self.device.type, str(self.trainer.precision)))
         if self._guard is not None and LateGuard.supports(self._guard, optimizer):
             self._late_guard = LateGuard(self._guard, optimizer)

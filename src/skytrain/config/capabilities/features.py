@@ -136,6 +136,30 @@ def _deepspeed_degrees(setup: Setup) -> str | None:
     )
 
 
+def _experts(setup: Setup) -> str | None:
+    mesh = setup.mesh
+    model = setup.config.model
+    experts = model.experts if has_layers(model) else None
+    if mesh.expert == 1:
+        return None
+    if experts is None:
+        return f"{mesh.expert}: model={model.name} has no experts to divide"
+    if experts.count % mesh.expert:
+        fits = [degree for degree in range(1, experts.count + 1) if experts.count % degree == 0]
+        near = min(fits, key=lambda degree: abs(degree - mesh.expert))
+        return f"{experts.count} experts do not divide among {mesh.expert} ranks; try parallel.expert={near}"
+    if setup.processes is not None and mesh.sharing % mesh.expert:
+        return f"the {mesh.sharing} ranks that share the state (shard x context) do not divide into groups of {mesh.expert}"
+    return None
+
+
+def _deepspeed_experts(setup: Setup) -> str | None:
+    model = setup.config.model
+    if not setup.mesh.deepspeed or not has_layers(model) or model.experts is None:
+        return None
+    return f"DeepSpeed does not gather the experts and routers of model={model.name} for the backward pass"
+
+
 def _deepspeed_spikes(setup: Setup) -> str | None:
     zscore = setup.config.trainer.spike_zscore
     if zscore is None or not setup.mesh.deepspeed:
@@ -245,6 +269,20 @@ FEATURE_RULES = (
         excludes="DeepSpeed with pipeline, context or tensor parallelism",
         problem=_deepspeed_degrees,
         fix="try parallel=tp-fsdp or parallel=pp-fsdp, which combine them",
+    ),
+    Rule(
+        name="experts",
+        key="parallel.expert",
+        excludes="models without experts; numbers that divide neither the experts nor the ranks that share the state",
+        problem=_experts,
+        fix="parallel.expert=1, or a number that divides both model.experts.count and parallel.shard x parallel.context",
+    ),
+    Rule(
+        name="deepspeed-experts",
+        key="parallel.name",
+        excludes="DeepSpeed with `model.experts`",
+        problem=_deepspeed_experts,
+        fix="try parallel=fsdp or parallel=ep-fsdp, which divide the same state",
     ),
     Rule(
         name="deepspeed-spikes",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeGuard
 
 from .declare import EXECUTION, NUMBERS, WEIGHTS, setting, settings
-from .kinds import Fraction, Positive, PositiveFloat
+from .kinds import Fraction, NonNegative, Positive, PositiveFloat, Whole
 
 
 @settings
@@ -56,6 +56,34 @@ class YarnRope:
 
 
 RopeScaling = LinearRope | DynamicRope | Llama3Rope | YarnRope
+
+
+@settings
+class ExpertsConfig:
+    """A mixture of experts in place of the MLP: a router sends each token through a few of many small MLPs."""
+
+    count: Positive = setting(WEIGHTS, "Experts of a layer.")
+    per_token: Positive = setting(WEIGHTS, "Experts that each token goes through.")
+    width: Positive = setting(WEIGHTS, "Hidden size of one expert.")
+    shared_width: Positive | None = setting(
+        WEIGHTS, "Hidden size of the shared expert, which every token goes through; null: there is none."
+    )
+    dense_layers: Whole = setting(WEIGHTS, "Layers, from the first, that have an MLP instead of experts.")
+    scores: Literal["softmax", "sigmoid"] = setting(WEIGHTS, "How the router turns logits into scores.")
+    normalize: bool = setting(WEIGHTS, "Divide the scores of a token's experts by their sum.")
+    scale: PositiveFloat = setting(WEIGHTS, "Factor of the scores, by which the experts' outputs are multiplied.")
+    groups: Positive = setting(WEIGHTS, "Groups of experts; a token's experts are in `groups_per_token` of them.")
+    groups_per_token: Positive = setting(WEIGHTS, "Groups that a token's experts are chosen from.")
+    bias: bool = setting(
+        WEIGHTS, "Choose experts by score plus a bias of each expert, which `bias_rate` moves to balance the load."
+    )
+    bias_rate: NonNegative = setting(
+        NUMBERS, "How far a step moves an expert's bias, down or up, where its load in the batch is not the mean."
+    )
+    balance_loss: NonNegative = setting(NUMBERS, "Weight of the loss for uneven load within each sequence; 0: none.")
+    z_loss: NonNegative = setting(NUMBERS, "Weight of the squared log of the router's softmax sum; 0: none.")
+
+
 if TYPE_CHECKING:
     Family = str
 else:
@@ -135,6 +163,7 @@ class DecoderConfig:
     qk_norm_scope: Literal["head", "projection"] = setting(
         WEIGHTS, "What `qk_norm` normalizes over: each head, or all heads of a token together (OLMo 2)."
     )
+    experts: ExpertsConfig | None = setting(WEIGHTS, "A mixture of experts in place of the MLP; null: none.")
 
     @property
     def groups(self) -> int:
@@ -152,6 +181,10 @@ class DecoderConfig:
     @property
     def padded_vocab(self) -> int:
         return -(-self.vocab_size // self.pad_vocab_to) * self.pad_vocab_to
+
+    def experts_of(self, layer: int) -> ExpertsConfig | None:
+        """Return the experts of this layer; None: it has an MLP."""
+        return self.experts if self.experts is not None and layer >= self.experts.dense_layers else None
 
     def window_of(self, layer: int) -> int | None:
         """Return how many tokens attention sees in this layer; None: all before it."""

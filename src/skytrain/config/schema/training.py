@@ -59,7 +59,8 @@ LRScheduleConfig = DecayScheduleConfig | ConstantScheduleConfig | WSDScheduleCon
 class ParallelConfig:
     """How processes share the work. The degrees multiply to their number; one may be -1: the rest of them."""
 
-    name: Literal["single", "ddp", "fsdp", "hsdp", "tp", "tp-fsdp", "pp", "pp-fsdp", "pp-tp-fsdp", "cp", "auto",
+    name: Literal["single", "ddp", "fsdp", "hsdp", "tp", "tp-fsdp", "pp", "pp-fsdp", "pp-tp-fsdp", "cp", "ep-fsdp", "pp-ep-fsdp",
+                  "auto",
                   "deepspeed-zero1", "deepspeed-zero2", "deepspeed-zero3", "deepspeed-zero3-offload"] = setting(
         EXECUTION, "The preset that the degrees come from; auto: chosen for the hardware."
     )  # fmt: skip
@@ -70,6 +71,10 @@ class ParallelConfig:
     shard: Degree = setting(EXECUTION, "Ranks that divide one copy's parameters, gradients and optimizer state.")
     context: Degree = setting(EXECUTION, "Ranks that divide each sequence.")
     tensor: Degree = setting(EXECUTION, "Ranks that divide each layer; best inside a node.")
+    expert: Positive = setting(
+        EXECUTION,
+        "Neighbours, among the ranks that share the state (shard x context), that divide each layer's experts.",
+    )
     schedule: Literal["gpipe", "1f1b", "interleaved-1f1b", "zbv"] = setting(EXECUTION, "Schedule of the pipeline.")
     pipeline_micro_batches: Positive | None = setting(
         EXECUTION, "Micro-batches that go through the pipeline together; null: all of a step's."

@@ -67,14 +67,14 @@ def groups_with_matrices_apart(model: nn.Module, base: BaseSettings) -> list[dic
 
 
 def hidden_matrices(model: nn.Module) -> set[str]:
-    """Return the names of the weights of linear layers other than the head.
+    """Return the names of the weights of linear layers other than the head, and of those that hold one for each expert.
 
     A head shares its weight with an embedding, or has the height of the vocabulary.
     """
     config = getattr(model, "config", None)
     if has_layers(config):
         return {
-            name for name, parameter in model.named_parameters() if name.startswith("blocks.") and parameter.ndim == 2
+            name for name, parameter in model.named_parameters() if name.startswith("blocks.") and parameter.ndim >= 2
         }
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     heights = {module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)}

@@ -104,7 +104,7 @@ class MatrixMuon(torch.optim.Optimizer):
             for alike in _by_shape(group["params"]):
                 directions = orthogonal_parts(alike, self._directions(group, alike))
                 local = [_local(parameter) for parameter in alike]
-                rows, columns = alike[0].shape
+                rows, columns = alike[0].shape[-2:]
                 size = group["lr"] * MATCHED_RMS * math.sqrt(max(rows, columns))
                 torch._foreach_mul_(local, 1.0 - group["lr"] * group["weight_decay"])
                 torch._foreach_add_(local, list(directions.to(local[0].dtype)), alpha=-size)
@@ -154,7 +154,9 @@ def orthogonal_parts(parameters: list[nn.Parameter], parts: Sequence[Tensor]) ->
     if not isinstance(first, DTensor) or all(placement.is_replicate() for placement in first.placements):
         return orthogonal(torch.stack(list(parts)))
     divided = [axis for axis, placement in enumerate(first.placements) if not placement.is_replicate()]
-    if len(divided) == 1 and first.placements[divided[0]].is_shard(0):
+    if first.ndim == 3 and all(getattr(first.placements[axis], "dim", None) == 0 for axis in divided):
+        return orthogonal(torch.stack(list(parts)))  # a matrix for each expert: ranks hold whole ones
+    if first.ndim == 2 and len(divided) == 1 and first.placements[divided[0]].is_shard(0):
         mesh = first.device_mesh
         axis = divided[0]
         return _shared(parts, len(first), mesh.get_group(axis), mesh.size(axis), mesh.get_local_rank(axis))
@@ -212,8 +214,14 @@ def _exchange(sent: Tensor, send: list[int], receive: list[int], group: Any) -> 
     return received
 
 
-def orthogonal(matrices_nrc: Tensor) -> Tensor:
-    """Return the nearest orthogonal matrix to each, in bf16 and approximately: singular values within 15% of 1."""
+def orthogonal(matrices: Tensor) -> Tensor:
+    """Return the nearest orthogonal matrix to each, in bf16 and approximately: singular values within 15% of 1.
+
+    The last two dimensions are those of a matrix.
+    """
+    matrices_nrc = matrices.flatten(0, -3)
+    if not len(matrices_nrc):
+        return matrices.bfloat16()
     tall = matrices_nrc.shape[1] > matrices_nrc.shape[2]
     x = (matrices_nrc.mT if tall else matrices_nrc).bfloat16()
     norm = torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True, dtype=torch.float32)
@@ -221,4 +229,4 @@ def orthogonal(matrices_nrc: Tensor) -> Tensor:
     for a, b, c in POLAR_EXPRESS:
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.mT if tall else x
+    return (x.mT if tall else x).reshape(matrices.shape)
