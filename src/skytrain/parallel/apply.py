@@ -221,7 +221,9 @@ def shard(
                 shard_placement_fn=functools.partial(_within_experts, ranks=experts["expert_shard"].size()),
             )
             mixture.experts.set_gradient_divide_factor(float(over.size()))
-            mixture.experts.set_force_sum_reduction_for_comms(True)  # gloo has no reduction that divides
+            if experts["expert_shard"].size() > 1:
+                # gloo has no reduction that divides. With a single shard torch 2.13 would then divide twice.
+                mixture.experts.set_force_sum_reduction_for_comms(True)
         fully_shard(block, mesh=over, mp_policy=precision, offload_policy=offload, reshard_after_forward=reshard)
     # Embedding and head form one group, since they may share a weight.
     # They stay gathered until the backward pass, which starts with them.
