@@ -47,6 +47,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Gemma 2": ("gemma-2-27b", {"heads": 4, "kv_heads": 2, "head_size": 16, "mlp_width": 128, "window": 20, "attention_scale": 1 / 3.0}),
     "Phi-3 (window)": ("phi-3-mini-4k", {"heads": 6, "kv_heads": 2, "mlp_width": 128, "window": 20}),
     "OLMo 2": ("olmo-2-1b", {"heads": 6, "kv_heads": 2, "mlp_width": 128}),
+    "Gemma 3": ("gemma-3-1b", {"layers": 4, "heads": 4, "kv_heads": 2, "head_size": 16, "mlp_width": 128, "window": 20, "full_every": 3, "attention_scale": 1 / 3.0}),
+    "SmolLM3": ("smollm3-3b", {"layers": 4, "heads": 6, "kv_heads": 2, "mlp_width": 128, "rope_except": 2}),
     "Mixtral": ("mixtral-8x7b", {"heads": 6, "kv_heads": 2, "experts": {"count": 5, "width": 40}}),
     "Qwen 3 MoE": ("qwen3-30b-a3b", {"heads": 4, "kv_heads": 2, "head_size": 16, "mlp_width": 128, "experts": {"count": 6, "per_token": 3, "width": 24, "dense_layers": 1}}),
     "OLMoE": ("olmoe-1b-7b", {"heads": 6, "experts": {"count": 6, "per_token": 3, "width": 24}}),

@@ -43,6 +43,9 @@ PUBLISHED = {
     "olmo-2-1b": 1_484_916_736,
     "olmo-2-7b": 7_298_617_344,
     "olmo-2-13b": 13_716_198_400,
+    "gemma-3-270m": 268_098_176,
+    "gemma-3-1b": 999_885_952,
+    "smollm3-3b": 3_075_098_624,
     "mixtral-8x7b": 46_702_792_704,
     "mixtral-8x22b": 140_630_071_296,
     "qwen3-30b-a3b": 30_532_122_624,
@@ -76,7 +79,9 @@ def test_a_published_size_has_hugging_faces_parameters(name):
     assert PUBLISHED.get(name, count) == count
 
 
-@pytest.mark.parametrize("case", ["Mistral (window)", "Gemma 2", "Llama, dynamic RoPE", "Qwen 3", "OLMo 2", "Mixtral"])
+@pytest.mark.parametrize(
+    "case", ["Mistral (window)", "Gemma 2", "Llama, dynamic RoPE", "Qwen 3", "OLMo 2", "Mixtral", "Gemma 3", "SmolLM3"]
+)
 def test_the_cache_changes_no_token_of_a_family_past_the_window_too(case):
     model = build_model(dataclasses.replace(small_config(case), max_length=64), seed=3)
     for parameter in model.parameters():

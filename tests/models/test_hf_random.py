@@ -91,6 +91,7 @@ def random_json(family: str, seed: int) -> dict[str, Any]:
             "final_logit_softcapping": rng.choice([None, 2.0, 20.0]),
             "attention_bias": False,
             "mlp_bias": False,
+            "no_rope_layer_interval": rng.choice([2, 3]),
             "num_experts": rng.choice([4, 6]),
             "num_local_experts": rng.choice([4, 6]),
             "num_experts_per_tok": rng.choice([1, 2, 3]),
@@ -99,6 +100,11 @@ def random_json(family: str, seed: int) -> dict[str, Any]:
             "mlp_only_layers": rng.choice([[], [0], [0, 1]]),
         }
         full = {key: value for key, value in full.items() if key in FAMILIES[family].defaults}
+    if family == "gemma3_text":
+        kinds = rng.choice([("sliding", "sliding", "full"), ("sliding", "full", "sliding"), ("sliding",) * 3])
+        full |= {"attn_logit_softcapping": None, "layer_types": [f"{kind}_attention" for kind in kinds]}
+    if family == "smollm3":
+        full |= {"use_sliding_window": False}
     full |= {"tie_word_embeddings": rng.random() < 0.5}
     # Where the default number of key-value heads does not divide the heads, the file must say one.
     unfit = full.get("num_attention_heads", 1) % (FAMILIES[family].defaults.get("num_key_value_heads") or 1)
@@ -110,6 +116,10 @@ def random_json(family: str, seed: int) -> dict[str, Any]:
         rope: dict[str, Any] = {}
     elif family == "phi3":  # which has no extended positions that the decoder computes
         rope = {"max_position_embeddings": 64, "rope_theta": rng.choice([100.0, 5000.0])}
+    elif family == "gemma3_text":  # whose layers with a window have a base of their own
+        local = {"rope_local_base_freq": rng.choice([50.0, 2000.0])} if rng.random() < 0.6 else {}
+        scaling = {"rope_scaling": {"rope_type": "linear", "factor": 4.0}} if rng.random() < 0.5 else {}
+        rope = {"max_position_embeddings": 64, "rope_theta": rng.choice([100.0, 5000.0]), **local, **scaling}
     else:
         rope = random_rope(rng)
     return {"model_type": family, "vocab_size": 97, "pad_token_id": None, **left, **rope}
@@ -123,7 +133,7 @@ def folder_of(data: dict[str, Any], folder: Path) -> Any:
     ).eval()
     generator = torch.Generator().manual_seed(0)
     for name, parameter in theirs.named_parameters():
-        gain = parameter.ndim == 1 and name.endswith("weight") and data["model_type"] != "gemma2"
+        gain = parameter.ndim == 1 and name.endswith("weight") and not data["model_type"].startswith("gemma")
         parameter.data.normal_(1.0 if gain else 0.0, 0.15, generator=generator)
     save_file(in_files(data["model_type"], dict(theirs.named_parameters())), folder / "model.safetensors")
     return theirs
@@ -161,12 +171,17 @@ def test_a_config_with_keys_left_out_computes_what_transformers_computes(family,
         assert relative(again(tokens).logits, logits) <= 1e-5
 
 
+def default_theta(config: Any) -> float:
+    theta = config.default_theta
+    return theta["global"] if isinstance(theta, dict) else theta
+
+
 @pytest.mark.parametrize("family", IN_TRANSFORMERS)
 def test_the_defaults_are_those_of_transformers(family):
     config = CONFIG_MAPPING[family]
     fields = {field.name: field.default for field in dataclasses.fields(config)}
     for key, value in FAMILIES[family].defaults.items():
-        assert (config.default_theta if key == "rope_theta" else fields[key]) == value, key
+        assert (default_theta(config) if key == "rope_theta" else fields[key]) == value, key
     inherited = {field.name for field in dataclasses.fields(config.__mro__[1])}
     assert {name for name in fields if name in config.__annotations__ or name not in inherited} <= {
         *FAMILIES[family].defaults,
@@ -174,6 +189,7 @@ def test_the_defaults_are_those_of_transformers(family):
     }
     rope = getattr(config(), "rope_parameters", None)
     plain = {"rope_type": "default", "rope_theta": FAMILIES[family].defaults.get("rope_theta", ROPE_THETA)}
+    rope = (rope or {}).get("full_attention", rope)  # where layers with a window have others
     assert rope is None or rope in (plain, {**plain, "partial_rotary_factor": 1.0})
 
 

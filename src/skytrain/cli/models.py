@@ -42,10 +42,10 @@ def models(names: Names = None, length: Length = 1024, vocab_size: Vocabulary = 
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
     width = max(len(row.name) for row in rows)
-    titles = f"{'model':<{width}}  {'family':<9}  {'vocabulary':>10}  {'parameters':>15}  {'active':>14}"
+    titles = f"{'model':<{width}}  {'family':<11}  {'vocabulary':>10}  {'parameters':>15}  {'active':>14}"
     print(f"{titles}  {'FLOP/token':>10}  {'to train':>9}  {'longest':>7}")
     for row in rows:
-        size = f"{row.name:<{width}}  {row.family:<9}  {row.vocab_size:>10,}  {row.parameters:>15,}"
+        size = f"{row.name:<{width}}  {row.family:<11}  {row.vocab_size:>10,}  {row.parameters:>15,}"
         active = f"{row.active_parameters:,}" if row.active_parameters < row.parameters else ""
         flops = format_count(row.flops_per_token)
         state = format_bytes(row.state_bytes)

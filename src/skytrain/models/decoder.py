@@ -211,9 +211,10 @@ class Decoder(nn.Module):
         if self.positions is not None and cache is None:
             length, places_bt = self.positions.length, self.positions.tensor(tokens_bt.device)[None]
         x_btd = self.embedding(tokens_bt, start, places_bt)
-        turn = _rotation(self.config, start, length, places_bt, tokens_bt.device)
+        turns = _rotations(self.config, start, length, places_bt, tokens_bt.device)
         auxiliary: Tensor | None = None
-        for block in self.blocks.values():
+        for layer, block in self.blocks.items():
+            turn = turns[self.config.rope_of(int(layer))]
             x_btd, own = split_auxiliary(run_block(block, self.recompute, x_btd, turn, cache, documents))
             if own is not None:
                 auxiliary = own if auxiliary is None else auxiliary + own
@@ -296,9 +297,9 @@ class DecoderStage(nn.Module):
         places_bt = self.positions.tensor(x.device)[None] if self.positions is not None else None
         if self.embedding is not None:
             x = self.embedding(x, 0, places_bt)
-        turn = _rotation(self.config, 0, self.length, places_bt, x.device)
-        for block in self.blocks.values():
-            x, own = split_auxiliary(block(x, turn))
+        turns = _rotations(self.config, 0, self.length, places_bt, x.device)
+        for layer, block in self.blocks.items():
+            x, own = split_auxiliary(block(x, turns[self.config.rope_of(int(layer))]))
             if own is not None:
                 auxiliary = own.reshape(1) if auxiliary is None else auxiliary + own
         found = self.head(x) if self.head is not None else x
@@ -323,14 +324,17 @@ def stage_layers(layers: int, stages: int) -> list[range]:
     return found
 
 
-def _rotation(
+def _rotations(
     config: DecoderConfig, start: int, length: int, places_bt: Tensor | None, device: torch.device
-) -> Rotation | None:
-    """Return the rotary angles of `length` positions from `start` on, or at given places; None for other positions."""
+) -> dict[str, Rotation | None]:
+    """Return the rotary angles of `length` positions from `start` on, or at given places, by `DecoderConfig.rope_of`."""
+    turns: dict[str, Rotation | None] = {"none": None}
     if config.positions != "rope":
-        return None
-    turn = rotation(config, start, length, device)
-    return turn if places_bt is None else rotation_at(turn, places_bt)
+        return turns
+    for kind in ("whole", "window") if config.window_theta is not None else ("whole",):
+        turn = rotation(config, start, length, device, window=kind == "window")
+        turns[kind] = turn if places_bt is None else rotation_at(turn, places_bt)
+    return turns
 
 
 def check_tokens(tokens_bt: Tensor, config: DecoderConfig, start: int = 0) -> None:

@@ -88,10 +88,18 @@ def explicit(config: DecoderConfig) -> DecoderConfig:
         # Of a decoder without dense layers, which has no MLP, the experts' width, as Hugging Face has one for both.
         mlp_width=config.experts.width if config.experts and not config.experts.dense_layers else config.hidden_width,
         attention_scale=config.attention_scale or config.head_width**-0.5,
-        window_every=config.window_every if config.window else 1,
+        window_every=config.window_every if config.window and config.full_every is None else 1,
+        full_every=config.full_every if config.window and (config.full_every or 0) <= config.layers else None,
+        window_theta=_own_theta(config),
         # How experts are balanced is a choice of the training.
         experts=config.experts and dataclasses.replace(config.experts, bias_rate=0.0, balance_loss=0.0, z_loss=0.0),
     )
+
+
+def _own_theta(config: DecoderConfig) -> float | None:
+    """Return the base of rotary positions in layers with a window where it differs from the others'."""
+    same = config.rope_scaling is None and config.window_theta == config.rope_theta
+    return config.window_theta if config.window and not same else None
 
 
 def _family_of(data: Mapping[str, Any], name: str) -> ModelFamily:

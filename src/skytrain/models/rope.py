@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -29,12 +30,14 @@ class TokenPositions:
         return torch.cat([x_bt[:, each.start : each.stop] for each in self.ranges], dim=1)
 
 
-def rotation(config: DecoderConfig, start: int, length: int, device: torch.device) -> Rotation:
-    """Return cos and sin of the angles at positions start ... start + length - 1.
+def rotation(config: DecoderConfig, start: int, length: int, device: torch.device, *, window: bool = False) -> Rotation:
+    """Return cos and sin of the angles at positions start ... start + length - 1; with `window` those of layers that have a base of their own.
 
     Computed in each pass rather than kept in a buffer: it costs nothing next to a matrix product, and a model built on
     the meta device then holds nothing but parameters.
     """
+    if window:
+        config = dataclasses.replace(config, rope_theta=config.window_theta, rope_scaling=None)
     frequencies, magnitude = _frequencies(config, start + length, device)
     positions = torch.arange(start, start + length, device=device, dtype=torch.float32)
     angles = torch.outer(positions, frequencies)

@@ -17,6 +17,7 @@ def fused_model_problem(model: object) -> str | None:
         return "a model that is not the built-in decoder"
     both: dict[str, bool] = {
         "experts": model.experts is not None,
+        "layers without rotary positions": model.rope_except is not None,
         "post-norms": model.post_norms or not model.pre_norms,
         "soft-capping": model.logit_softcap is not None or model.attention_softcap is not None,
         "sliding windows": any(model.window_of(layer) is not None for layer in range(model.layers)),

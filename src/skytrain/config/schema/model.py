@@ -163,6 +163,15 @@ class DecoderConfig:
     qk_norm_scope: Literal["head", "projection"] = setting(
         WEIGHTS, "What `qk_norm` normalizes over: each head, or all heads of a token together (OLMo 2)."
     )
+    full_every: Positive | None = setting(
+        NUMBERS, "Every n-th layer sees all tokens, all others have the window (Gemma 3); null: as `window_every` says."
+    )
+    window_theta: PositiveFloat | None = setting(
+        NUMBERS, "Base of the rotary frequencies, not extended, in layers with a window; null: as in the others."
+    )
+    rope_except: Positive | None = setting(
+        WEIGHTS, "Every n-th layer has no rotary positions (SmolLM3); null: all have them."
+    )
     experts: ExpertsConfig | None = setting(WEIGHTS, "A mixture of experts in place of the MLP; null: none.")
 
     @property
@@ -188,7 +197,15 @@ class DecoderConfig:
 
     def window_of(self, layer: int) -> int | None:
         """Return how many tokens attention sees in this layer; None: all before it."""
+        if self.full_every is not None:
+            return None if (layer + 1) % self.full_every == 0 else self.window
         return self.window if layer % self.window_every == 0 else None
+
+    def rope_of(self, layer: int) -> Literal["none", "whole", "window"]:
+        """Return which rotary positions this layer has: those of layers that see everything, of a window, or none."""
+        if self.positions != "rope" or (self.rope_except is not None and (layer + 1) % self.rope_except == 0):
+            return "none"
+        return "whole" if self.window_theta is None or self.window_of(layer) is None else "window"
 
 
 @settings
