@@ -300,7 +300,6 @@ EXPERTS: dict[str, tuple[int, tuple[str, ...]]] = {
     "ep x cp 2x2": (4, ("parallel=cp", "parallel.context=2", "parallel.shard=2", "parallel.expert=2")),
     "pp-ep-fsdp 2x2x2": (8, ("parallel=pp-ep-fsdp", "trainer.micro_batch=1")),
     "hsdp x ep x tp 2x2x2": (8, ("parallel=hsdp", "parallel.shard=2", "parallel.expert=2", "parallel.tensor=2")),
-    "pp x ep x tp 2x2x2": (8, ("parallel=pp-tp-fsdp", "parallel.expert=2")),
     "ep x cp x tp 2x2x2": (
         8,
         ("parallel=cp", "parallel.context=2", "parallel.shard=2", "parallel.expert=2", "parallel.tensor=2"),

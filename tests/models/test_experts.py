@@ -187,6 +187,7 @@ def test_published_models_have_their_published_sizes(name, total, active):
             r"parallel.expert: 8 experts do not divide among 3 ranks; try .*=2",
         ),
         (["parallel=deepspeed-zero3"], r"DeepSpeed does not gather the experts .*\n.*parallel=ep-fsdp"),
+        (["parallel=pp-tp-fsdp"], r"parallel.tensor: parallel.tensor=2: in a pipeline.*\n.*parallel=pp-ep-fsdp"),
         (["trainer.fused=on"], r"trainer.fused: 'on': the fused path does not serve .*experts"),
     ],
 )

@@ -153,6 +153,14 @@ def _experts(setup: Setup) -> str | None:
     return None
 
 
+def _experts_in_stages(setup: Setup) -> str | None:
+    model = setup.config.model
+    if not has_layers(model) or model.experts is None or setup.mesh.pipeline == 1:
+        return None
+    divided = _divided(setup, "tensor")
+    return divided and f"{divided}: in a pipeline, gradients of experts are not summed over tensor-parallel ranks"
+
+
 def _deepspeed_experts(setup: Setup) -> str | None:
     model = setup.config.model
     if not setup.mesh.deepspeed or not has_layers(model) or model.experts is None:
@@ -276,6 +284,13 @@ FEATURE_RULES = (
         excludes="models without experts; numbers that divide neither the experts nor the ranks that share the state",
         problem=_experts,
         fix="parallel.expert=1, or a number that divides both model.experts.count and parallel.shard x parallel.context",
+    ),
+    Rule(
+        name="experts-in-stages",
+        key="parallel.tensor",
+        excludes="`model.experts` together with `parallel.pipeline`",
+        problem=_experts_in_stages,
+        fix="try parallel=pp-ep-fsdp, or parallel=tp-fsdp with parallel.expert",
     ),
     Rule(
         name="deepspeed-experts",
