@@ -316,6 +316,8 @@ class Ec2Machines:
         """Replace dead machines, or try the next offer after `cloud.patience`; return why the run cannot go on."""
         try:
             view, decided = self._replacer()
+            if decided.grants:
+                self.count_ended()  # EC2 forgets an ended machine after an hour
             if decided.hopeless:
                 why = why_ended(self._session, self._store, self._record, console=False) or "they ended"
                 reason = f"{view.started} machines have started since the last committed step: {why}"
