@@ -5,7 +5,8 @@
 published_runs.csv (42 runs) and published_runs_2.csv (424) name every run with its source and the class of its software.
 A class has its own efficiencies of products, attention and everything else; GPUs, links and the slowdown by the number
 of machines are common. Every class has one or two sources, so runs are split by model: of each source, the models are
-ordered by the sha256 of their names, and every second one is fitted on. The log names both. What the planner ships
+ordered by the sha256 of their names, and every second one is fitted on. The log names both. A second fit leaves whole
+sources out where a class has several. What the planner ships
 for its own software is not fitted here but measured (h200.md); GPU generations and the slowdown are this fit's on all.
 Left out: runs with partial recomputation, which the planner cannot express.
 """
@@ -79,6 +80,11 @@ class Run:
     job: TrainingJob
     mesh: Mesh
     tokens_per_s: float  # and GPU
+
+    @property
+    def family(self) -> str:
+        """The class of the software, whatever its version and options."""
+        return self.software.partition("+")[0].removesuffix("-2.4").removesuffix("-2.0")
 
     @property
     def group(self) -> list[str]:
@@ -304,6 +310,15 @@ def is_fitted_on(run: Run, runs: Sequence[Run]) -> bool:
     return ordered.index(key(run)) % 2 == 0
 
 
+def source_is_fitted_on(run: Run, runs: Sequence[Run]) -> bool:
+    """Of a class with several sources every second one, whole; a class with one source is split by model."""
+    sources = {one.source for one in runs if one.family == run.family}
+    if len(sources) == 1:
+        return is_fitted_on(run, runs)
+    ordered = sorted(sources, key=lambda name: hashlib.sha256(name.encode()).hexdigest())
+    return ordered.index(run.source) % 2 == 0
+
+
 def quantile(values: Sequence[float], at: float) -> float:
     return float(np.quantile(values, at))
 
@@ -369,9 +384,31 @@ def report() -> str:
         f"{errors[key(run)]:+.1%} | {'yes' if run in fitting else 'no'} |"
         for run in runs
     ]
+    lines += ["", *left_out(runs)]
     if "--all" in sys.argv:
         lines += ["", "fitted on all, which the planner uses: " + _values(fit(runs))]
     return "\n".join([*lines, ""])
+
+
+def left_out(runs: Sequence[Run]) -> list[str]:
+    """The harder question: sources that the fit has not seen at all."""
+    fitting = [run for run in runs if source_is_fitted_on(run, runs)]
+    others = [run for run in runs if not source_is_fitted_on(run, runs)]
+    fitted = fit(fitting)
+    errors = {key(run): predict(run, fitted) / run.tokens_per_s - 1 for run in others}
+    lines = [
+        f"Whole sources left out, where a class of software has several: fitted on {len(fitting)}, compared with {len(others)}.",
+        "fitted on: " + ", ".join(sorted({run.source for run in fitting})),
+        "",
+        *summary(others, errors),
+        "",
+        "| source | count | median | bias |",
+        "| --- | --- | --- | --- |",
+    ]
+    for source in sorted({run.source for run in others}):
+        of = [errors[key(run)] for run in others if run.source == source]
+        lines.append(f"| {source} | {len(of)} | {statistics.median(map(abs, of)):.1%} | {statistics.median(of):+.1%} |")
+    return lines
 
 
 def _values(fitted: dict[str, float]) -> str:

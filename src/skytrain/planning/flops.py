@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..config import DecoderConfig
 
@@ -20,6 +21,7 @@ class DecoderSize:
     padded_parameters: int  # as memory and checkpoints hold them, with vocabulary padding
 
 
+@lru_cache(maxsize=256)
 def decoder_size(config: DecoderConfig) -> DecoderSize:
     """Count the parameters of a decoder without building it."""
     width = config.width
