@@ -176,7 +176,7 @@ def _start(environment: dict[str, str], pickled: bytes) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent stops the workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     set_variables(environment)
-    setup, given = pickle.loads(pickled)
+    setup, given = pickle.loads(pickled)  # noqa: S301 - from the process that started this one
     setup(*given)
 
 

@@ -75,7 +75,7 @@ class SparkJobs:
         if not count:
             return []
         rows = self.run(stage, self.tasks(partial(_one_result, function), shared, count, RESULT))
-        by_task = {row["task"]: pickle.loads(bytes(row["result"])) for row in rows}  # written by Skytrain's tasks
+        by_task = {row["task"]: pickle.loads(bytes(row["result"])) for row in rows}  # noqa: S301 - written by Skytrain's tasks
         return [by_task[number] for number in range(count)]
 
     def table(self, stage: str, name: str, frame: Any) -> RecordTable:

@@ -17,8 +17,8 @@ METRICS_PORT = 9464
 USER = 1000  # of the image
 POD_CONFIG_FOLDER = "/etc/skytrain/config"
 WORK = "/scratch"
-TEMPORARY = "/tmp"
-SHARED_MEMORY = "/dev/shm"
+TEMPORARY = "/tmp"  # noqa: S108 - of a pod
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - of a pod
 # of a machine; the rest is for its daemons and Kubernetes itself
 CPU_SHARE = 0.9
 MEMORY_SHARE = 0.85

@@ -129,11 +129,11 @@ def _key(job: ServeJob) -> ApiKey:
 
 def _reachable(host: str) -> str:
     """Return an address by which this machine reaches a server that listens on `host`."""
-    return "127.0.0.1" if host in ("0.0.0.0", "") else "[::1]" if host in ("::", "::1") else host
+    return "127.0.0.1" if host in ("0.0.0.0", "") else "[::1]" if host in ("::", "::1") else host  # noqa: S104 - compared, not bound
 
 
 def _listen(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host or '0.0.0.0'}:{port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host or '0.0.0.0'}:{port}"  # noqa: S104 - what the user asked for; it needs the key
 
 
 def _certificate(request: ServeRequest, folder: Path) -> Certificate | None:

@@ -285,7 +285,7 @@ class StartScript:
     bundle_sha256: str = UNKNOWN_SHA256  # of the list of the packages' hashes
     config_sha256: str = UNKNOWN_SHA256
     root: str = "/opt/ml"
-    work: str = "/tmp/skytrain"  # on the disk of the job, where /opt/ml/input is too
+    work: str = "/tmp/skytrain"  # noqa: S108 - on the disk of the job, where /opt/ml/input is too
 
     def render(self) -> str:
         """Return the script. It contains no credentials: the role of the job has them."""
