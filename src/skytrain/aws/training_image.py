@@ -91,6 +91,10 @@ def pushed_image(store: Store) -> PushedImage | None:
     """Return the newest image that `skytrain image push` recorded; None if there is none."""
     try:
         record = json.loads(store.read(RECORD))
+        return PushedImage(**{name: str(record[name]) for name in PushedImage.__dataclass_fields__})
     except NotFound:
         return None
-    return PushedImage(**{name: record[name] for name in PushedImage.__dataclass_fields__})
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise SkytrainError(
+            f"{store.url(RECORD)} is damaged: {error!r:.200}\n  skytrain image push writes it again"
+        ) from None

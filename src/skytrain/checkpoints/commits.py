@@ -142,7 +142,7 @@ def read_marker(store: Store, commit: Commit) -> Marker:
         raise
     except NotFound:
         raise CheckpointError(f"{store.url(commit.key)} was deleted while it was being read") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedCheckpoint(f"{url} is not a checkpoint's marker{USE_ANOTHER}") from error
 
 
@@ -212,7 +212,7 @@ def read_validation(store: Store, commit: Commit) -> float | None:
         return float(measured["val/loss"])
     except NotFound:
         return None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         raise DamagedCheckpoint(
             f"{store.url(f'{commit.key}/{VALIDATION}')} does not contain a loss\n  delete it"
         ) from None

@@ -149,7 +149,7 @@ def parse_manifest(data: bytes, url: str) -> CheckpointManifest:
         return CheckpointManifest(files, tensors, fields["state"], fields["kind"])
     except CheckpointError:
         raise
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError) as error:
         raise DamagedCheckpoint(
             f"{url} is not a checkpoint's manifest ({type(error).__name__}: {error}){USE_ANOTHER}"
         ) from error

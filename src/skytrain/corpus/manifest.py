@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..config import DataConfig, SkytrainError, nearest, plural
+from ..runs import record_of
 from .documents import Document, from_parquet, texts_in_parquet
 from .versions import choose_version, recipe_hash
 
@@ -77,7 +78,9 @@ def corpus_folder(dataset: str, version: str) -> str:
 
 
 def open_corpus(store: Store, dataset: str, version: str) -> CorpusManifest:
-    return CorpusManifest.from_json(store.read(f"{corpus_folder(dataset, version)}/manifest.json"))
+    key = f"{corpus_folder(dataset, version)}/manifest.json"
+    with record_of(store, key):
+        return CorpusManifest.from_json(store.read(key))
 
 
 def find_corpus(store: Store, data: DataConfig) -> CorpusManifest:

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import SkytrainError
 from ..models import Branches, KVCache
-from ..runs import read_object
+from ..runs import read_object, record_of
 from ..storage import NotFound, Store
 from ..tokens import Batch, as_batch
 from .scorer import DataShare, RowLengths, TargetScores
@@ -47,11 +46,10 @@ def read_ensemble(store: Store, run: str) -> EnsembleDefinition | None:
     """Return the definition of a run that is an ensemble; None for any other."""
     key = ensemble_key(run)
     try:
-        return EnsembleDefinition(**read_object(store, key))
+        with record_of(store, key):
+            return EnsembleDefinition(**read_object(store, key))
     except NotFound:
         return None
-    except TypeError as error:
-        raise SkytrainError(f"{store.url(key)} does not define an ensemble: {error}") from None
 
 
 class EnsembleCache(KVCache):

@@ -109,10 +109,12 @@ def read_generation(store: Store, run: str, meeting: MeetingObjects) -> Generati
             number=meeting.newest,
             members=members,
             end_reason=str(end["reason"]),
-            exit_code=end["exit_code"],
-            launch=end.get("launch"),
+            exit_code=None if end["exit_code"] is None else int(end["exit_code"]),
+            launch=None if end.get("launch") is None else str(end["launch"]),
         )
-    except (KeyError, TypeError) as error:
+    except SkytrainError:
+        raise
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise DamagedRecord(store, key, error) from None
 
 

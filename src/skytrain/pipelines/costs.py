@@ -155,7 +155,7 @@ def machine_costs(store: Store, run: str) -> list[MachineCost]:
     before: dict[str, Count] = {}
     attempts: list[tuple[int | None, dict[str, Any]]] = [*last_records(store, run, "spend").items()]
     for attempt, record in [*attempts, *((None, spend) for spend in HostSpends(store, run).read())]:
-        for key, fields in record.get("machines", {}).items():
+        for key, fields in (record.get("machines") or {}).items():
             now = Count(**fields)
             then = before.get(key)
             seconds = now.seconds - (then.seconds if then else 0.0)

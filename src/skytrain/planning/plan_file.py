@@ -175,7 +175,7 @@ def read_plan(path: Path) -> Plan:
     again = f"make one: skytrain plan --out {path}"
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SkytrainError(f"{path} is not a plan ({error})\n  {again}") from None
     if not isinstance(content, dict) or "format" not in content:
         raise SkytrainError(f"{path} is not a plan\n  {again}")

@@ -87,7 +87,7 @@ from .metrics import (
     was_measured as was_measured,
 )
 from .prometheus import MetricsPage as MetricsPage, metrics_served as metrics_served
-from .reading import DamagedRecord as DamagedRecord, read_object as read_object
+from .reading import DamagedRecord as DamagedRecord, read_object as read_object, record_of as record_of
 from .record import (
     NoRuns as NoRuns,
     RunRecord as RunRecord,

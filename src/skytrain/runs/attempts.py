@@ -16,8 +16,22 @@ from typing import Any
 
 from ..config import EXIT_CODES, OUTCOMES, SUPERSEDED, SkytrainError, without_secrets
 from ..storage import NotFound, Store, StoreError, StoreUnreachable
-from .reading import DamagedRecord, read_object
+from .reading import NO_SHAPE, DamagedRecord, Shape, is_text, is_time, is_whole, maybe, read_object
 
+ATTEMPT: Shape = {
+    "started_at": maybe(is_time),
+    "host": maybe(is_text),
+    "ranks_per_node": maybe(is_whole),
+    "generation": maybe(is_whole),
+}
+OUTCOME: Shape = {
+    "outcome": OUTCOMES.__contains__,
+    "cause": maybe(is_text),
+    "host": maybe(is_text),
+    "step": maybe(is_whole),
+    "ended_at": is_time,
+}
+FAILURE: Shape = {"reason": is_text, "host": is_text, "failed_at": is_time}
 FAILURE_SECONDS = 5.0  # limit on recording a failure, which the store itself may have caused
 
 
@@ -63,7 +77,7 @@ def claim_attempt(store: Store, run: str, check: Callable[[], None] = lambda: No
 
 def read_attempt(store: Store, run: str, attempt: int) -> dict[str, Any]:
     """Return what was recorded when the attempt was claimed: `started_at`, `host` and its facts."""
-    return _read(store, run, attempt, "attempt.json")
+    return _read(store, run, attempt, "attempt.json", ATTEMPT)
 
 
 def check_newest(store: Store, run: str, attempt: int) -> None:
@@ -131,12 +145,12 @@ def write_outcome(
 
 def read_outcome(store: Store, run: str, attempt: int) -> dict[str, Any] | None:
     """Return the recorded outcome; None while the attempt runs and after a crash."""
-    return _read(store, run, attempt, "outcome.json") or None
+    return _read(store, run, attempt, "outcome.json", OUTCOME) or None
 
 
-def _read(store: Store, run: str, attempt: int, name: str) -> dict[str, Any]:
+def _read(store: Store, run: str, attempt: int, name: str, shape: Shape = NO_SHAPE) -> dict[str, Any]:
     try:
-        return read_object(store, f"{attempt_key(run, attempt)}/{name}")
+        return read_object(store, f"{attempt_key(run, attempt)}/{name}", shape)
     except NotFound:
         return {}
 
@@ -177,7 +191,7 @@ def failures_recorded(store: Store, run: str, attempt: int) -> Iterator[None]:
 def read_failure(store: Store, run: str, attempt: int) -> Failure | None:
     """Return the recorded failure; None if the attempt is running, ended in an orderly way or was killed."""
     try:
-        return Failure(**read_object(store, failure_key(run, attempt)))
+        return Failure(**read_object(store, failure_key(run, attempt), FAILURE))
     except NotFound:
         return None
     except TypeError as error:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ..storage import NotFound, Stat, Store
-from .reading import DamagedRecord, read_object
+from .reading import SPEND, DamagedRecord, read_object
 
 Presence = Literal["ready", "away", "left"]
 BOOT_SHAPE = "boot"  # shape of machines whose agent has not started: only their cost counts
@@ -92,6 +92,6 @@ class HostSpends:
 
     def _spend(self, host: HostRecord, record: dict[str, Any]) -> dict[str, Any]:
         spend = record.get("spend")
-        if not isinstance(spend, dict):
+        if not isinstance(spend, dict) or not all(kind(spend.get(name)) for name, kind in SPEND.items()):
             raise DamagedRecord(self._store, host.stat.key, TypeError("it has no spend"))
         return spend

@@ -27,7 +27,7 @@ from ..planning import Spending, load_catalog
 from ..storage import Store
 from .attempts import attempt_key, attempt_numbers, read_fence, read_outcome
 from .heartbeats import HostSpends
-from .reading import DamagedRecord, read_lines, read_object
+from .reading import NO_SHAPE, SPEND, DamagedRecord, read_lines, read_object
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -274,7 +274,7 @@ def command_spends(store: Store, run: str) -> list[dict[str, Any]]:
     """Return what commands have counted. The form is that of the attempts' spend streams."""
     found = []
     for stat in store.list(commands_folder(run)):
-        record = read_object(store, stat.key)
+        record = read_object(store, stat.key, SPEND)
         if not isinstance(record.get("machines"), dict) or "open" not in record:
             raise DamagedRecord(store, stat.key, TypeError("it has no count"))
         found.append(record)
@@ -311,14 +311,14 @@ def recorded_commit(store: Store, run: str) -> tuple[int, str]:
 
 def _last_heartbeat(store: Store, run: str, attempt: int) -> dict[str, Any]:
     parts = [stat.key for stat in store.list(f"{attempt_key(run, attempt)}/spend/") if stat.size]
-    return read_lines(store, parts[-1])[-1] if parts else {}
+    return read_lines(store, parts[-1], SPEND)[-1] if parts else {}
 
 
 def largest_counts(spends: Iterable[Mapping[str, Any]]) -> dict[str, Count]:
     """Return the largest recorded count of each machine."""
     counts: dict[str, Count] = {}
     for record in spends:
-        for key, fields in record.get("machines", {}).items():
+        for key, fields in (record.get("machines") or {}).items():
             count = Count(**fields)
             if key not in counts or count.seconds > counts[key].seconds:
                 counts[key] = count
@@ -332,4 +332,8 @@ def last_records(store: Store, run: str, stream: str) -> dict[int, dict[str, Any
         number, _, rest = stat.key.removeprefix(f"runs/{run}/attempts/").partition("/")
         if rest.startswith(f"{stream}/") and number.isdigit() and stat.size:
             parts[int(number)] = stat.key
-    return {number: read_lines(store, key)[-1] for number, key in sorted(parts.items())}
+    found = {
+        number: read_lines(store, key, SPEND if stream == "spend" else NO_SHAPE)
+        for number, key in sorted(parts.items())
+    }
+    return {number: lines[-1] for number, lines in found.items() if lines}

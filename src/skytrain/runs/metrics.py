@@ -7,7 +7,7 @@ from typing import Any
 
 from ..storage import Store
 from .attempts import attempt_key, read_fence
-from .reading import read_lines
+from .reading import DamagedRecord, is_number, is_whole, maybe, read_lines
 from .sync import Lines
 
 LAST_PARTS = 4  # enough for far more steps than there are between two validations
@@ -38,7 +38,7 @@ def last_metrics(store: Store, run: str) -> dict[str, Any]:
     fence = read_fence(store, run)
     last = dict[str, Any]()
     for number, key in reversed(_parts(store, run)[-LAST_PARTS:]):
-        for record in reversed(read_lines(store, key)):
+        for record in reversed(_lines(store, key)):
             if fence.admits(number, record["step"]):
                 last = {**record, **last}
     return last
@@ -47,7 +47,7 @@ def last_metrics(store: Store, run: str) -> dict[str, Any]:
 def was_measured(store: Store, run: str, name: str, step: int) -> bool:
     """Return whether any attempt has recorded this metric at this step."""
     for _, key in reversed(_parts(store, run)):
-        records = read_lines(store, key)
+        records = _lines(store, key)
         if any(record["step"] == step and name in record for record in records):
             return True
         if records and records[0]["step"] < step:
@@ -55,9 +55,19 @@ def was_measured(store: Store, run: str, name: str, step: int) -> bool:
     return False
 
 
+def _lines(store: Store, key: str) -> list[dict[str, Any]]:
+    """Return the records of one part: a step, and numbers."""
+    records = read_lines(store, key, {"step": is_whole})
+    for line, record in enumerate(records, 1):
+        for name, value in record.items():
+            if not maybe(is_number)(value):
+                raise DamagedRecord(store, key, TypeError(f"{name} cannot be {value!r:.60}"), line)
+    return records
+
+
 def _records(store: Store, run: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, key in _parts(store, run):
-        for record in read_lines(store, key):
+        for record in _lines(store, key):
             yield number, record
 
 
@@ -66,6 +76,6 @@ def _parts(store: Store, run: str) -> list[tuple[int, str]]:
     parts: list[tuple[int, str]] = []
     for stat in store.list(f"runs/{run}/attempts/"):
         folder, _, rest = stat.key.removeprefix(f"runs/{run}/attempts/").partition("/")
-        if rest.startswith("metrics/"):
+        if rest.startswith("metrics/") and folder.isdigit():
             parts.append((int(folder), stat.key))
     return sorted(parts)

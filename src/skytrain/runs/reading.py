@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 from ..config import EXIT_CODES, SkytrainError
@@ -24,23 +27,90 @@ class DamagedRecord(SkytrainError):
         )
 
 
-def read_object(store: Store, key: str) -> dict[str, Any]:
-    """Read a JSON object. Raises NotFound if there is none."""
-    return _parse(store, key, store.read(key))
+# What the fields of a record are: a field that is missing counts as None. Whoever can write to the store decides the
+# values, so what a reader computes with is checked here.
+Kind = Callable[[Any], bool]
+Shape = Mapping[str, Kind]
 
 
-def read_lines(store: Store, key: str) -> list[dict[str, Any]]:
+def is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def is_mapping(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def is_time(value: Any) -> bool:
+    """Return whether the value is a time with its zone, in ISO 8601."""
+    try:
+        return isinstance(value, str) and datetime.fromisoformat(value).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def maybe(kind: Kind) -> Kind:
+    return lambda value: value is None or kind(value)
+
+
+def is_counts(value: Any) -> bool:
+    """Return whether the value is what machines have cost so far, as `meter.Count` has it, by their keys."""
+    kinds = {"usd": is_number, "seconds": is_number, "boot": is_text, "boot_seconds": is_number}
+    return is_mapping(value) and all(
+        is_mapping(count) and count.keys() == kinds.keys() and all(kind(count[name]) for name, kind in kinds.items())
+        for count in value.values()
+    )
+
+
+NO_SHAPE: Shape = {}
+SPEND: Shape = {
+    "machines": maybe(is_counts),
+    "usd": maybe(is_number),
+    "usd_per_hour": maybe(is_number),
+    "save_seconds": maybe(is_number),
+    "saved_step": maybe(is_whole),
+    "at": maybe(is_time),
+}
+
+
+@contextmanager
+def record_of(store: Store, key: str) -> Iterator[None]:
+    """Report what goes wrong inside the block with the content of this object as damage."""
+    try:
+        yield
+    except SkytrainError:
+        raise
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError) as error:
+        raise DamagedRecord(store, key, error) from None
+
+
+def read_object(store: Store, key: str, shape: Shape = NO_SHAPE) -> dict[str, Any]:
+    """Read a JSON object whose fields are of these kinds. Raises NotFound if there is none."""
+    return _parse(store, key, store.read(key), shape)
+
+
+def read_lines(store: Store, key: str, shape: Shape = NO_SHAPE) -> list[dict[str, Any]]:
     """Return the records of one part. Parts are written atomically, so a line that is not a record means damage."""
-    return [_parse(store, key, line, number) for number, line in enumerate(store.read(key).splitlines(), 1)]
+    return [_parse(store, key, line, shape, number) for number, line in enumerate(store.read(key).splitlines(), 1)]
 
 
-def _parse(store: Store, key: str, text: bytes, line: int | None = None) -> dict[str, Any]:
+def _parse(store: Store, key: str, text: bytes, shape: Shape, line: int | None = None) -> dict[str, Any]:
     try:
         if len(text) > LARGEST_BYTES:
             raise ValueError(f"it has {len(text)} bytes")
         value = json.loads(text)
         if not isinstance(value, dict):
             raise TypeError("it is not a JSON object")
+        if wrong := [name for name, kind in shape.items() if not kind(value.get(name))]:
+            raise TypeError(f"{', '.join(wrong)} cannot be {value.get(wrong[0])!r:.60}")
     except (ValueError, TypeError, RecursionError) as error:  # not JSON, not UTF-8, or nested too deeply
         raise DamagedRecord(store, key, error, line) from None
     return value

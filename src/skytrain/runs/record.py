@@ -170,7 +170,9 @@ def load_run(store: Store, name: str) -> RunRecord:
         return dataclasses.replace(record, config=upgrade(Config, record.config))
     except NotFound:
         raise SkytrainError(f"no run {name!r} in {store.root}\n  {_instead(store, name)}") from None
-    except TypeError as error:
+    except SkytrainError:
+        raise
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise DamagedRecord(store, f"runs/{name}/run.json", error) from None
 
 

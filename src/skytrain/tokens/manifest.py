@@ -75,7 +75,7 @@ class Manifest:
             fields["tokenizer"] = TokenizerFacts(**fields["tokenizer"])
             fields["shards"] = tuple(Shard(**shard) for shard in fields["shards"])
             return cls(**fields)
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, RecursionError) as error:
             raise SkytrainError(
                 f"{where} cannot be read as a token manifest: {error}\n  prepare the data again"
             ) from None

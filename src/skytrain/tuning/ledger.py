@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 
 from ..config import EXIT_CODES, SkytrainError
-from ..runs import read_object
+from ..runs import read_object, record_of
 from ..storage import Store
 
 FINAL = "final"
@@ -71,7 +71,11 @@ class Ledger:
 
     def _load(self) -> list[Entry]:
         keys = [stat.key for stat in self._store.list(f"{self._folder}/")]
-        return [Entry(**read_object(self._store, key)) for key in keys]
+        entries = []
+        for key in keys:
+            with record_of(self._store, key):
+                entries.append(Entry(**read_object(self._store, key)))
+        return entries
 
     @property
     def entries(self) -> tuple[Entry, ...]:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..config import SkytrainError, flatten, nearest
-from ..runs import read_object
+from ..runs import read_object, record_of
 from ..storage import Store
 from .ledger import FINAL, Entry
 from .problem import Answer, Observation, Trial
@@ -161,8 +161,11 @@ class SweepStore:
 
     def history(self) -> dict[int, Observation]:
         """Return the finished trials by number."""
-        records = {int(key.rpartition("/")[2][:3]): self._once(key) for key in self._keys("trials")}
-        return {number: _observation(fields) for number, fields in sorted(records.items())}
+        found: dict[int, Observation] = {}
+        for key in self._keys("trials"):
+            with record_of(self.store, key):
+                found[int(key.rpartition("/")[2][:3])] = _observation(self._once(key))
+        return dict(sorted(found.items()))
 
     def finish(self, number: int, observation: Observation) -> bool:
         """Write the trial's result, and return whether it counts; False if another worker has finished the trial."""
@@ -183,11 +186,16 @@ class SweepStore:
 
     def answer(self) -> Answer | None:
         record = self.load("answer")
-        return Answer(**{**record, "warnings": tuple(record["warnings"])}) if record else None
+        with record_of(self.store, f"{self.folder}/answer.json"):
+            return Answer(**{**record, "warnings": tuple(record["warnings"])}) if record else None
 
     def entries(self) -> list[Entry]:
         """Return the lines of the ledger."""
-        return [Entry(**read_object(self.store, key)) for key in self._keys("ledger")]
+        return [self._entry(key) for key in self._keys("ledger")]
+
+    def _entry(self, key: str) -> Entry:
+        with record_of(self.store, key):
+            return Entry(**read_object(self.store, key))
 
     def _once(self, key: str) -> dict[str, Any]:
         if key not in self._read:

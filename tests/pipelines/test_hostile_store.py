@@ -1,0 +1,244 @@
+"""Every file that is read back from a store, with hostile content: an error with a remedy, or the value; never anything else.
+
+A node, a colleague or whoever else can write to the store decides these bytes. Reading them must not run code, crash with
+a traceback, take unbounded memory, or leave the folder of the store.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import skytrain
+from skytrain.aws.training_image import RECORD, pushed_image
+from skytrain.checkpoints import commits
+from skytrain.config import SkytrainError, visible
+from skytrain.corpus.manifest import open_corpus
+from skytrain.evaluation.ensemble import read_ensemble
+from skytrain.jobs.rendezvous import list_meeting, read_generation
+from skytrain.merging.provenance import read_provenance
+from skytrain.pipelines.train import train
+from skytrain.planning.plan_file import read_plan
+from skytrain.runs import (
+    LaunchedGroup,
+    LaunchRecord,
+    LogSelection,
+    RunLogs,
+    Silent,
+    launches_of,
+    load_run,
+    read_attempt,
+    read_failure,
+    read_fence,
+    read_launch,
+    read_outcome,
+    read_spend,
+    read_stop,
+)
+from skytrain.runs.metrics import last_metrics
+from skytrain.storage import Store, open_store
+from skytrain.tokens.chat import BadChat, ChatTemplate
+from skytrain.tokens.manifest import find_manifest
+from skytrain.tuning.sweeps import find_sweep
+from tests.support.tiny import tiny_config
+
+PICKLE = b"\x80\x04cos\nsystem\n(S'touch attacked'\ntR."
+ESCAPE = "\x1b]0;owned\x07\x1b[2J"
+DEEP = 100_000
+MOST_FIELDS = 12
+RAW = (
+    PICKLE, b"", b"\xff\xfe\x00", b"null", b"[]", b"{}", b'"x"', b"NaN", b"-1", b"[" * DEEP, b'{"a":' * DEEP,
+    b'{"__reduce__": ["os.system", ["touch attacked"]]}',
+)  # fmt: skip
+VALUES: tuple[Any, ...] = (
+    None,
+    float("nan"),
+    10**30,
+    True,
+    ESCAPE,
+    "../../../../etc/passwd",
+    "x" * 10_000,
+    [[]],
+    {"target": "a.B"},
+)
+GROUP = LaunchedGroup("g", "z", "t", "spot", 1, 1.0, "2026-01-01T00:00:00+00:00", False)
+LAUNCH = LaunchRecord(
+    id="00001", run="mine", verb="train", launched_at="2026-01-01T00:00:00+00:00", launched_by="ada", account="1",
+    region="r", patience_seconds=1.0, plan_hash="", image="", bundle="", words=[], groups=[GROUP],
+)  # fmt: skip
+GENERATION = {"number": 1, "members": ["h"], "address": "10.0.0.1", "port": 1, "rendezvous_id": "x"}
+TRIAL = {"number": 0, "rate": 0.1, "loss": 3.0, "usd": 1.0, "outcome": "done"}
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A file of the store, what it holds if the trained run has none, and what reads it."""
+
+    key: str
+    read: Callable[[Store], object]
+    valid: dict[str, Any] | None = None
+
+
+def newest(store: Store) -> commits.Commit:
+    return commits.committed(store, "mine")[-1]
+
+
+def meeting(store: Store) -> object:
+    return read_generation(store, "mine", list_meeting(store, "mine"))
+
+
+def shown_logs(store: Store) -> object:
+    lines = RunLogs(store, "mine", LogSelection()).last(None)
+    assert not [line for line in lines if "\x1b" in visible(line.text)]
+    return lines
+
+
+READERS = (
+    Reader("runs/mine/run.json", lambda store: load_run(store, "mine")),
+    Reader("runs/mine/attempts/0/attempt.json", lambda store: read_attempt(store, "mine", 0)),
+    Reader("runs/mine/attempts/0/attempt.json", shown_logs),
+    Reader("runs/mine/attempts/0/outcome.json", lambda store: read_outcome(store, "mine", 0)),
+    Reader("runs/mine/attempts/0/resumed.json", lambda store: read_fence(store, "mine")),
+    Reader("runs/mine/attempts/0/failure.json", lambda store: read_failure(store, "mine", 0), {"text": "t", "host": "h", "at": "a"}),
+    Reader("runs/mine/attempts/0/logs/0-00000.jsonl", shown_logs),
+    Reader("runs/mine/attempts/0/metrics/00000.jsonl", lambda store: last_metrics(store, "mine")),
+    Reader("runs/mine/attempts/0/spend/00000.jsonl", lambda store: read_spend(store, "mine")),
+    Reader("runs/mine/stop.json", lambda store: read_stop(store, "mine"), {"attempt": 0, "by": "a", "host": "h", "at": "t"}),
+    Reader("runs/mine/launches/00001.json", lambda store: read_launch(store, "mine", "00001"), asdict(LAUNCH)),
+    Reader("runs/mine/launches/00001.json", lambda store: launches_of(store, "mine"), asdict(LAUNCH)),
+    Reader("runs/mine/meeting/generations/00001.json", meeting, GENERATION),
+    Reader("runs/mine/meeting/generations/00001.over.json", meeting, {"host": "h", "reason": "r", "exit_code": 0}),
+    Reader("runs/mine/checkpoints/step-*/COMMITTED.*", lambda store: commits.read_marker(store, newest(store))),
+    Reader("runs/mine/checkpoints/step-*/*/manifest.json", lambda store: commits.read_manifest(store, newest(store))),
+    Reader("runs/mine/checkpoints/step-*/validation.json", lambda store: commits.read_validation(store, newest(store)), {"loss": 1.0}),
+    Reader("runs/mine/ensemble.json", lambda store: read_ensemble(store, "mine"), {"experts": ["a"], "weights": [1.0]}),
+    Reader("runs/mine/merge.json", lambda store: read_provenance(store, "mine"), {"method": "linear", "sources": []}),
+    Reader("sweeps/s/spec.json", lambda store: find_sweep(store, "s").spec(), {"a": 1}),
+    Reader("sweeps/s/answer.json", lambda store: find_sweep(store, "s").answer(), {"rate": 0.1, "why": "w"}),
+    Reader("sweeps/s/trials/00000.json", lambda store: find_sweep(store, "s").history(), TRIAL),
+    Reader("sweeps/s/ledger/00000.json", lambda store: find_sweep(store, "s").entries(), {"kind": "trial", "usd": 1.0}),
+    Reader("tokens/*/*/*/train/manifest.json", lambda store: find_manifest(store, prefix_of(store))),
+    Reader("corpora/d/v/manifest.json", lambda store: open_corpus(store, "d", "v"), {"dataset": "d", "version": "v", "parts": []}),
+    Reader(RECORD, pushed_image, dict.fromkeys(("uri", "tag", "base", "revision", "pushed_at"), "x")),
+)  # fmt: skip
+
+
+def prefix_of(store: Store) -> str:
+    return next(stat.key for stat in store.list("tokens/") if stat.key.endswith("/train/manifest.json")).rpartition(
+        "/"
+    )[0]
+
+
+@pytest.fixture(scope="module")
+def trained(prepared_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = Path(shutil.copytree(prepared_root, tmp_path_factory.mktemp("trained") / "store"))
+    train(tiny_config(root, "run=mine", "trainer.steps=2"), Silent())
+    return root
+
+
+def contents(before: bytes | None, valid: dict[str, Any] | None) -> Iterator[bytes]:
+    """Yield bytes that are no record at all, then records of which one field is wrong."""
+    yield from RAW
+    if before is not None and before.splitlines()[0].endswith(b"}"):  # lines of records
+        lines = [json.loads(line) for line in before.splitlines()]
+        for name in lines[-1]:
+            for value in VALUES:
+                yield b"\n".join(json.dumps({**line, name: value}).encode() for line in lines)
+        return
+    record = valid if before is None else json.loads(before)
+    assert isinstance(record, dict)
+    for name in list(record)[:MOST_FIELDS]:
+        yield json.dumps({key: value for key, value in record.items() if key != name}).encode()
+        for value in VALUES:
+            yield json.dumps({**record, name: value}).encode()
+
+
+@pytest.mark.parametrize("reader", READERS, ids=[f"{number}-{each.key}" for number, each in enumerate(READERS)])
+def test_a_reader_takes_hostile_content_for_damage_or_for_data(
+    reader: Reader, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(shutil.copytree(trained, tmp_path / "store"))
+    monkeypatch.chdir(tmp_path)
+    found = sorted(root.glob(reader.key))
+    path = found[-1] if found else root / reader.key
+    assert found or reader.valid is not None, "the trained run has it, or an example is given"
+    before = path.read_bytes() if found else None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if reader.key.startswith("sweeps/") and not reader.key.endswith("spec.json"):
+        (root / "sweeps/s/spec.json").write_text("{}")
+    if reader.key.endswith("over.json"):
+        (path.parent / "00001.json").write_text(json.dumps(GENERATION))
+    crashes: dict[str, str] = {}
+    outside = {each: each.stat().st_mtime_ns for each in tmp_path.iterdir()}
+    store = open_store(str(root))
+    for body in contents(before, reader.valid):
+        path.write_bytes(body)
+        try:
+            reader.read(store)
+        except SkytrainError as error:
+            assert "\x1b" not in visible(str(error))
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            crashes[f"{type(error).__name__} in {last.filename}:{last.lineno}"] = f"{error!s:.100} with {body[-300:]!r}"
+    assert not crashes
+    assert {each: each.stat().st_mtime_ns for each in tmp_path.iterdir()} == outside and not Path("attacked").exists()
+
+
+def test_a_plan_with_hostile_content_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    for body in RAW:
+        path.write_bytes(body)
+        with pytest.raises(SkytrainError):
+            read_plan(path)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ cycler.__init__.__globals__.os.system('touch attacked') }}",
+        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{% for i in range(10 ** 12) %}x{% endfor %}",
+        "{% include '/etc/passwd' %}",
+        "{" * 1000,
+    ],
+)
+def test_a_chat_template_runs_in_a_sandbox(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    template = ChatTemplate(source, {}, frozenset(), {})
+    with pytest.raises(BadChat):
+        template.prompt([{"role": "user", "content": "hello"}])
+    assert not Path("attacked").exists()
+
+
+def test_every_file_of_a_run_has_a_row(trained: Path) -> None:
+    """What is written by training and is not raw numbers is read back by somebody, and is in the table."""
+    kept = [str(path.relative_to(trained)) for path in trained.rglob("*") if path.is_file()]
+    raw = re.compile(r"\.(bin|idx|mask|parquet)$|^tokenizers/|/validation/manifest\.json$|tensorboard|report\.json$")
+    rows = [re.compile(re.escape(each.key).replace(r"\*", "[^/]*")) for each in READERS]
+    missing = [name for name in kept if not raw.search(name) and not any(row.fullmatch(name) for row in rows)]
+    assert not [name for name in missing if not name.startswith("corpora/")]
+
+
+def test_code_is_never_unpickled_from_a_store() -> None:
+    """Pickles are read where this program wrote them a moment ago, and nowhere else."""
+    own = {
+        "bench/single.py",
+        "corpus/pool.py",
+        "corpus/spark/jobs.py",
+    }  # from a child, a parent, a task of the same job
+    source = Path(skytrain.__file__).parent
+    loads = re.compile(r"\bpickle\.loads?\(|\bUnpickler\(|allow_pickle=True|yaml\.(unsafe_)?load\(")
+    found = {str(path.relative_to(source)) for path in source.rglob("*.py") if loads.search(path.read_text())}
+    assert found == own
+    for path in source.rglob("*.py"):
+        for call in re.findall(r"\btorch\.load\([^)]*\)", path.read_text()):
+            assert "weights_only=True" in call, path
