@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ..config import ConfigError, DecoderConfig, DynamicRope, SkytrainError, build, check_decoder, nearest
+from ..config import ConfigError, DecoderConfig, DynamicRope, SkytrainError, build, check_decoder, flatten, nearest
 from .families import FAMILIES, ModelFamily, UnsupportedArchitecture
 from .families._family import need
 from .sizes import model_file
@@ -130,12 +130,13 @@ def _export_problem(form: DecoderConfig) -> ConfigError | None:
         again = read_hf_config(_written(form), name=form.name, pad_vocab_to=form.pad_vocab_to)
     except SkytrainError as error:  # the family has no key for a field: GPT-2 has none for the head size
         return ConfigError("model.family", f"has no form in Hugging Face's {family.architecture}: {error}", hint=hint)
-    ours, theirs = (dataclasses.asdict(explicit(each)) for each in (form, again))
+    ours, theirs = (flatten(dataclasses.asdict(explicit(each))) for each in (form, again))
     # With dynamic RoPE config.json holds only the original length that is extended.
     ignored = (*NOT_IN_CONFIG, "max_length") if isinstance(form.rope_scaling, DynamicRope) else NOT_IN_CONFIG
     for field, value in ours.items():
-        if field not in ignored and theirs[field] != value:
-            problem = f"{value!r} has no form in Hugging Face's {family.architecture}, which means {theirs[field]!r}"
+        if field not in ignored and (field not in theirs or theirs[field] != value):
+            meant = repr(theirs[field]) if field in theirs else "something else"
+            problem = f"{value!r} has no form in Hugging Face's {family.architecture}, which means {meant}"
             return ConfigError(f"model.{field}", problem, hint=hint)
     return None
 

@@ -157,7 +157,7 @@ class Pipeline:
                 shape = (len(rows), *self._between)
                 x = torch.empty(shape, dtype=self._settings.dtype, device=rows.device)
                 dist.recv(x, self._rank_of(stage.stage_index - 1), group=self._group)
-            x = stage.submod(x)
+            x, _ = split_auxiliary(stage.submod(x))
             if stage.is_last:
                 logits = x
             elif not self._holds(stage.stage_index + 1):
