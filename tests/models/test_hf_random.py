@@ -110,7 +110,8 @@ def random_json(family: str, seed: int) -> dict[str, Any]:
     unfit = full.get("num_attention_heads", 1) % (FAMILIES[family].defaults.get("num_key_value_heads") or 1)
     kept = KEPT | ({"num_key_value_heads"} if unfit else set())
     if FAMILIES[family].defaults.keys() & {"num_experts", "num_local_experts"}:
-        kept |= {"intermediate_size", "moe_intermediate_size"}
+        # transformers' Mixtral does not compute dynamic positions without a head size.
+        kept |= {"intermediate_size", "moe_intermediate_size", "head_dim"}
     left = {key: value for key, value in full.items() if key in kept or rng.random() < 0.6}
     if family == "gpt2":
         rope: dict[str, Any] = {}
