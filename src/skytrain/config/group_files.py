@@ -20,6 +20,7 @@ GLOBAL_PACKAGE = "# @package _global_"  # Hydra's directive for a file whose key
 # has the value of these files.
 SHARED_FILES = (
     "model/__decoder.yaml",
+    "parallel/_base.yaml",
     "trainer/default.yaml",
     "budget/none.yaml",
     "cloud/none.yaml",
