@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ pytestmark = pytest.mark.usefixtures("default_signals")
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "docker/Dockerfile"
+EXTRAS = ("aws", "deepspeed", "export", "html", "tune")  # as scripts/lock_image.py has them
 HADOLINT = Path(sys.executable).parent / "hadolint"
 
 
@@ -58,8 +60,26 @@ def test_packages_are_pinned_and_nothing_is_piped_into_a_shell():
     installs = [part for text in arguments("RUN") for part in text.split("&&") if "pip install" in part]
     assert len(installs) == 3
     for command in installs:
-        assert "==" in command or "--constraint image-constraints.txt" in command or "--no-deps" in command, command
+        assert "--no-deps" in command
+        assert "--require-hashes" in command or command.split()[-1] == ".", command
     assert not re.search(r"curl|wget|\| *(ba)?sh\b", DOCKERFILE.read_text())
+
+
+def test_the_lock_has_every_package_that_skytrain_needs_there_at_the_version_that_was_tested():
+    locked = dict(re.findall(r"^([\w.-]+)==(\S+) ", (ROOT / "docker/requirements.lock").read_text(), re.MULTILINE))
+    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [line for extra in EXTRAS for line in project["optional-dependencies"][extra]]
+    needed = {_name(line) for line in [*project["dependencies"], *extras]} - {"torch", "skytrain"}
+    assert needed <= {_name(name) for name in locked}
+    tested = {_name(name): version for name, version in pinned.items()}
+    assert {name: version for name, version in locked.items() if tested.get(_name(name), version) != version} == {}
+    for entry in re.split(r"\n(?=[a-zA-Z0-9])", (ROOT / "docker/requirements.lock").read_text())[1:]:
+        assert "--hash=sha256:" in entry, entry
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement)[0].lower().replace("_", "-").replace(".", "-")
 
 
 def test_every_file_that_is_copied_exists_and_reaches_the_build():

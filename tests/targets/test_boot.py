@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ensurepip
 import hashlib
 import io
 import os
@@ -19,9 +20,9 @@ import pytest
 
 from skytrain.runs import Silent, read_spend
 from skytrain.storage import open_store
-from skytrain.targets.bundle import UNPACK, BundleContents, make_bundle, packed, sums_sha256
+from skytrain.targets.bundle import INSTALL, UNPACK, BundleContents, make_bundle, packed, sums_sha256
 from skytrain.targets.ec2.boot import AGENT_RESTARTS, COUNT_AHEAD_SECONDS, ENDS, BootScript
-from skytrain.targets.wheels import PLATFORMS, ImagePython
+from skytrain.targets.wheels import PLATFORMS, ImagePython, write_wheel
 from tests.support.imds import fake_metadata
 from tests.support.tools import python_tool
 
@@ -89,9 +90,7 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def script(
-    python: str = sys.executable, requirements: tuple[str, ...] = ("skytrain",), bundle_sha256: str = "0" * 64
-) -> BootScript:
+def script(python: str = sys.executable, bundle_sha256: str = "0" * 64) -> BootScript:
     return BootScript(
         region="us-east-2",
         group="skytrain-demo-gpt2-0",
@@ -101,7 +100,6 @@ def script(
         config_sha256=CONFIG_SHA256,
         failures="s3://b/launch/boot-failures",
         python=python,
-        requirements=requirements,
         command=("node", "run=gpt2", "data.pattern=50% $x", "--nodes", "2"),
         most_machines=7,
         meeting="s3://b/runs/gpt2/meeting",
@@ -339,7 +337,7 @@ def test_a_machine_installs_from_the_bundle_alone_and_starts_the_node_agent(
     )
     assert not list((machine.bucket / "b" / bundle.key).glob("torch-*"))
     listed = sums_sha256(open_store(str(machine.bucket / "b")), bundle.key)
-    made = script(str(image_python), bundle.requirements, listed).render(in_an_hour())
+    made = script(str(image_python), listed).render(in_an_hour())
     assert machine.boot(made.replace("s3://b/bundle", f"s3://b/{bundle.key}")) == 0, machine.calls
     assert machine.calls[-1] == "systemctl start --no-block skytrain-node"
     skytrain = machine.root / "opt/skytrain/venv/bin/skytrain"
@@ -394,3 +392,37 @@ def test_shellcheck_finds_nothing_in_the_boot_script(pytestconfig: pytest.Config
     file.write_text(script().render(in_an_hour()))
     found = subprocess.run([shellcheck, file], capture_output=True, text=True)
     assert found.returncode == 0, found.stdout
+
+
+def test_only_the_listed_files_of_a_bundle_are_installed_and_pip_checks_their_hashes(tmp_path: Path) -> None:
+    """The attack: a wheel beside the listed ones, of a newer version, or another pip."""
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    write_wheel(
+        bundle, "mine", "1.0", {"mine.py": b"version = 1\n"}, "Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n"
+    )
+    [pip] = (Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")
+    shutil.copy(pip, bundle)
+    sums = [f"{sha256(path.read_bytes())}  {path.name}\n" for path in sorted(bundle.iterdir())]
+    (bundle / "SHA256SUMS").write_text("".join(sums))
+    write_wheel(
+        bundle, "mine", "2.0", {"mine.py": b"version = 2\n"}, "Metadata-Version: 2.1\nName: mine\nVersion: 2.0\n"
+    )
+    (bundle / "pip-0-py3-none-any.whl").write_bytes(b"attack")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv/bin/python"
+
+    def install() -> subprocess.CompletedProcess[str]:
+        command = INSTALL.format(python=python, requirements=tmp_path / "requirements.txt")
+        return subprocess.run(["bash", "-euc", command], cwd=bundle, capture_output=True, text=True)
+
+    (bundle / "mine-1.0-py3-none-any.whl").chmod(0o644)
+    good = (bundle / "mine-1.0-py3-none-any.whl").read_bytes()
+    (bundle / "mine-1.0-py3-none-any.whl").write_bytes(good + b"x")
+    refused = install()
+    assert refused.returncode != 0 and "DO NOT MATCH THE HASHES" in refused.stderr
+    (bundle / "mine-1.0-py3-none-any.whl").write_bytes(good)
+    done = install()
+    assert done.returncode == 0, done.stderr
+    shown = subprocess.run([python, "-c", "import mine; print(mine.version)"], capture_output=True, text=True)
+    assert shown.stdout == "1\n"

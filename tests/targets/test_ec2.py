@@ -95,7 +95,6 @@ def group_of(offer: PlannedOffer, number: int = 0, **changes: Any) -> GroupSpec:
         config_sha256="c" * 64,
         failures="s3://bucket/pile/runs/gpt2/launches/00001/boot-failures",
         python="/opt/pytorch/bin/python",
-        requirements=("skytrain[aws,train]==0.1.0",),
         command=("node", "run=gpt2", "store.root=s3://bucket/pile", "--launch", "00001"),
         most_machines=7,
         meeting="s3://bucket/pile/runs/gpt2/meeting",
@@ -132,7 +131,6 @@ def prepare_group(offer: PlannedOffer) -> GroupSpec:
     command = ("node", "--job", "prepare", "run=gpt2", "store.root=s3://bucket/pile", "--launch", "00001")
     boot = replace(
         group.boot, python=PLAIN_PYTHON, image_packages=False, command=command, most_machines=5,
-        requirements=("skytrain[aws,data]==0.1.0",),
     )  # fmt: skip
     return replace(group, boot=boot, cloud=replace(group.cloud, instance_profile="pile-prepare"))
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from skytrain import __version__
 from skytrain.aws import cloud_files
 from skytrain.cli.main import main
 from skytrain.config import SkytrainError
@@ -112,7 +111,6 @@ def test_packages_that_were_changed_are_not_installed_and_the_job_says_why(tmp_p
     (bundle / "SHA256SUMS").write_text(f"{'0' * 64}  skytrain-1-py3-none-any.whl\n")
     script = StartScript(
         run="gpt2",
-        requirements=("skytrain",),
         command=("node",),
         python=sys.executable,
         bundle_sha256=hashlib.sha256((bundle / "SHA256SUMS").read_bytes()).hexdigest(),
@@ -186,10 +184,8 @@ class Containers:
             "--launch",
             "1",
         )
-        required = (f"skytrain[aws,train]=={__version__}",)
         script = StartScript(
             run="run",
-            requirements=required,
             command=command,
             python=str(self.python),
             bundle_sha256=hashlib.sha256((self.folder / "bundle/SHA256SUMS").read_bytes()).hexdigest(),

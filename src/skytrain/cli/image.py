@@ -92,6 +92,30 @@ def push(
         typer.echo("Next: skytrain launch train --plan plan.json cloud=sagemaker", err=True)
 
 
+Bundle = Annotated[
+    str | None,
+    typer.Option("--bundle", metavar="KEY", help="Packages of a launch: `bundle` of its record, such as bundles/0123."),
+]
+
+
+@app.command()
+def sbom(overrides: Overrides = None, config_dir: ConfigDirs = None, bundle: Bundle = None) -> None:
+    """Print a software bill of materials (CycloneDX, JSON).
+
+    It lists the packages that are installed where the command runs: `docker run IMAGE image sbom` prints those of an
+    image. With --bundle it lists the packages of a launch's machines, with the hashes that they check.
+
+    \b
+    Examples:
+      skytrain image sbom > sbom.json
+      skytrain image sbom --bundle bundles/84819cba2451f0fb cloud=aws
+    """
+    from ..pipelines.sbom import bundle_sbom, installed_sbom
+
+    found = installed_sbom() if bundle is None else bundle_sbom(compose_cloud(overrides, config_dir).config, bundle)
+    print(json.dumps(found, indent=1))
+
+
 LOCK = Path("infra", "kubernetes", "components", "images", "kustomization.yaml")
 Lock = Annotated[Path, typer.Option("--lock", metavar="FILE", help="The list of images.")]
 Set = Annotated[

@@ -20,6 +20,13 @@ from .wheels import PLUGINS, ImagePython, fetch_wheels, installed_pins, plugins_
 
 SUMS = "SHA256SUMS"  # written last: a bundle without it is not complete
 UNKNOWN_SHA256 = "known-after-the-upload"  # in requests that are shown before there is a bundle
+# For machines, in the folder of a bundle: exactly the listed files are installed, and pip checks their hashes once more.
+# `python` and `requirements` are a Python with the environment, and a file to write.
+INSTALL = """\
+pip=$(sed -nE 's/^[0-9a-f]+  (pip-.*)$/\\1/p' SHA256SUMS)
+sed -nE '/  pip-/!s|^([0-9a-f]+)  (.*)$|./\\2 --hash=sha256:\\1|p' SHA256SUMS > {requirements}
+{python} "$pip/pip" install --quiet --no-index --no-deps --require-hashes --requirement {requirements}\
+"""
 # A program for machines: it unpacks what `packed` has packed, and refuses links, devices and paths that lead elsewhere.
 UNPACK = """\
 import pathlib, sys, tarfile

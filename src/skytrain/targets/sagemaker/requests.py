@@ -15,7 +15,7 @@ from typing import Any
 from ...aws import Call, Tags
 from ...config import CloudConfig, SageMakerConfig, SkytrainError, format_seconds
 from ...planning import PlannedOffer, load_catalog
-from ..bundle import UNKNOWN_SHA256, UNPACK
+from ..bundle import INSTALL, UNKNOWN_SHA256, UNPACK
 from ..jobs import scheduler_job_name
 
 MOST_SECONDS = 28 * 86400  # of a training job
@@ -247,8 +247,7 @@ sha256sum --quiet -c <<< '{bundle_sha256}  SHA256SUMS' && sha256sum --quiet -c S
 [ -e "$work/venv/bin/python" ] || {python} -m venv --without-pip "$work/venv" || fail "{python} makes no environment" 3
 site=$("$work/venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')
 {python} -c 'import site; print(*site.getsitepackages(), sep="\\n")' > "$site/image.pth"
-pip=(pip-*.whl)
-"$work/venv/bin/python" "${{pip[0]}}/pip" install --quiet --no-index --find-links . {requirements} ||
+{install} ||
   fail "the packages of the run do not fit the image's Python" 3
 archive="$ml/input/data/{launch}/config.tar.gz"
 sha256sum --quiet -c <<< "{config_sha256}  $archive" || fail "the configuration of the run was changed: launch it again" 3
@@ -279,7 +278,6 @@ class StartScript:
     """The parts of the script that differ between runs."""
 
     run: str
-    requirements: tuple[str, ...]
     command: tuple[str, ...]  # of skytrain: node ...
     python: str  # of the image
     bundle_sha256: str = UNKNOWN_SHA256  # of the list of the packages' hashes
@@ -296,7 +294,7 @@ class StartScript:
             bundle=BUNDLE,
             launch=LAUNCH,
             python=shlex.quote(self.python),
-            requirements=shlex.join(self.requirements),
+            install=INSTALL.format(python='"$work/venv/bin/python"', requirements='"$work/requirements.txt"'),
             command=shlex.join(self.command),
             bundle_sha256=self.bundle_sha256,
             config_sha256=self.config_sha256,
