@@ -25,6 +25,7 @@ def test_models_prints_json_for_programs():
             "family": "gpt2",
             "vocab_size": 50257,
             "parameters": 124_439_808,
+            "active_parameters": 124_439_808,
             "flops_per_token": 6 * 123_532_032 + 12 * 12 * 768 * 512,
             "state_bytes": 16 * 124_439_808,
             "max_length": 1024,
@@ -40,7 +41,7 @@ def test_models_names_the_nearest_right_word():
 def test_models_lists_the_families_where_no_word_is_near():
     result = CliRunner().invoke(app, ["models", "zzzz"])
     said = str(result.exception)
-    assert "families: exaone, gemma2, gpt2, llama" in said and "`skytrain models` lists" in said
+    assert "families: exaone, gemma2, gemma3_text, gpt2, llama" in said and "`skytrain models` lists" in said
 
 
 def test_models_and_train_count_the_same_parameters():

@@ -12,6 +12,7 @@ from skytrain.config import ConfigError, DecoderConfig
 from skytrain.config.schema import LinearRope
 from skytrain.models import build_model, read_hf_decoder, save_hf_folder
 from skytrain.models.agreement import NOT_ADOPTED, NOT_COMPARED, check_agreement
+from skytrain.models.sizes import size_config
 
 SHORT = ["tokenizer=bpe-4k", "tokenizer.vocab_size=257", "trainer.sequence_length=16", "trainer.micro_batch=2"]
 BATCH = [*SHORT, "trainer.batch_tokens=64"]
@@ -79,6 +80,7 @@ OTHER = {
     "bias": "qkv",
     "positions": "learned",
     "parametrization": "mup",
+    "experts": size_config("mixtral-tiny").experts,
 }
 
 
