@@ -24,7 +24,7 @@ GPT2_124M = DecoderConfig(
     post_norms=False, qk_norm=False, activation="gelu_tanh", gated_mlp=False, bias="all", positions="learned",
     rope_theta=None, rope_scaling=None, window=None, window_every=1, attention_scale=None, attention_softcap=None,
     logit_softcap=None, scale_embedding=False, weights=None, parametrization="standard", base_width=None, base_layers=None,
-    pre_norms=True, qk_norm_scope="head",
+    pre_norms=True, qk_norm_scope="head", full_every=None, window_theta=None, rope_except=None, experts=None,
 )  # fmt: skip
 BATCH = 32
 LENGTH = 1024
