@@ -46,7 +46,8 @@ def decoder(name: str) -> DecoderConfig:
 
 def preset(name: str, gpus: int, nodes: int = 1) -> Mesh:
     """As `train` would form it."""
-    return requested_mesh(compose(["model=gpt2-124m", f"parallel={name}"]).config.parallel, gpus, nodes)
+    model = "mixtral-tiny" if "ep-" in name else "gpt2-124m"
+    return requested_mesh(compose([f"model={model}", f"parallel={name}"]).config.parallel, gpus, nodes)
 
 
 PRESETS = [name for name in get_args(get_type_hints(ParallelConfig)["name"]) if name != "auto"]

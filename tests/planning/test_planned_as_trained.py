@@ -43,10 +43,16 @@ def refused(*words: str, instance: str = "p4d.24xlarge") -> str:
     return placement.reason
 
 
+def with_experts(preset: str) -> tuple[str, ...]:
+    """A model with experts for a preset that divides them."""
+    return ("model=mixtral-tiny",) if "ep-" in preset else ()
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_preset_is_planned_as_train_forms_it_and_as_the_mesh_option_has_it(preset: str) -> None:
     nodes = 2
-    words = (f"parallel={preset}", "model.heads=16", "model.width=1024", "model.layers=16")  # which divide among 16
+    sizes = ("model.heads=16", "model.width=1024", "model.layers=16")  # which divide among 16
+    words = (f"parallel={preset}", *with_experts(preset), *sizes)
     planned = found(*words, nodes=nodes)
     assert planned == found(*words[1:], mesh=preset, nodes=nodes)
     micro_batch = f"trainer.micro_batch={planned.job.micro_batch}"
@@ -58,12 +64,13 @@ def test_a_preset_is_planned_as_train_forms_it_and_as_the_mesh_option_has_it(pre
 @pytest.mark.parametrize("preset", [*PRESETS, "single"])
 def test_the_words_of_a_plan_are_what_train_accepts_and_forms(preset: str) -> None:
     instance = "p5.4xlarge" if preset == "single" else "g5.12xlarge"
-    composed, open_mesh = compose_plan([*MODEL, f"parallel={preset}"], [], None)
+    model = [*MODEL, *with_experts(preset)]
+    composed, open_mesh = compose_plan([*model, f"parallel={preset}"], [], None)
     assert not open_mesh
     workload = planned_workload(composed, open_mesh)
     offer = find_offers(workload, CATALOG, PlanRequest(instance=instance, nodes=1, market="spot"))[0]
     assert offer.placement is not None
-    config = compose([*MODEL, *train_overrides(offer)]).config
+    config = compose([*model, *train_overrides(offer)]).config
     assert resolve_mesh(config, offer.gpus).gpus == offer.gpus and config.parallel.name == preset
 
 
