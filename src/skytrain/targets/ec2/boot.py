@@ -68,6 +68,7 @@ report() {{ # the cause, to the console and to the store; nothing replaces a mac
 }}
 trap '[ $? = 0 ] || report' EXIT
 # AWS starts others when it has waited two hours for dead machines. It stops when too many came without a committed step.
+# shellcheck disable=SC2016 # the query has backquotes
 started=$(aws autoscaling describe-scaling-activities --auto-scaling-group-name {group} --max-items=100 --output=text \
   --query='Activities[?starts_with(Description, `Launching a new EC2 instance: `)].[StatusCode,StartTime,EndTime]' |
   awk '$1 == "Successful" && $3 > proof {{ proof = $3 }} {{ at[NR] = $2 }}
