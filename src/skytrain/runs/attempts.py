@@ -16,22 +16,22 @@ from typing import Any
 
 from ..config import EXIT_CODES, OUTCOMES, SUPERSEDED, SkytrainError, without_secrets
 from ..storage import NotFound, Store, StoreError, StoreUnreachable
-from .reading import NO_SHAPE, DamagedRecord, Shape, is_text, is_time, is_whole, maybe, read_object
+from .reading import NO_SHAPE, DamagedRecord, Shape, is_text, is_whole, maybe, read_object
 
 ATTEMPT: Shape = {
-    "started_at": maybe(is_time),
+    "started_at": maybe(is_text),
     "host": maybe(is_text),
     "ranks_per_node": maybe(is_whole),
     "generation": maybe(is_whole),
 }
 OUTCOME: Shape = {
-    "outcome": OUTCOMES.__contains__,
+    "outcome": is_text,
     "cause": maybe(is_text),
     "host": maybe(is_text),
     "step": maybe(is_whole),
-    "ended_at": is_time,
+    "ended_at": is_text,
 }
-FAILURE: Shape = {"reason": is_text, "host": is_text, "failed_at": is_time}
+FAILURE: Shape = {"reason": is_text, "host": is_text, "failed_at": is_text}
 FAILURE_SECONDS = 5.0  # limit on recording a failure, which the store itself may have caused
 
 

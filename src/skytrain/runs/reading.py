@@ -77,7 +77,7 @@ SPEND: Shape = {
     "usd_per_hour": maybe(is_number),
     "save_seconds": maybe(is_number),
     "saved_step": maybe(is_whole),
-    "at": maybe(is_time),
+    "at": maybe(is_text),
 }
 
 

@@ -12,6 +12,7 @@ from .attempts import attempt_numbers, read_attempt, read_failure, read_outcome
 from .heartbeats import HostSpends
 from .meter import Count, command_spends, largest_counts, last_records
 from .metrics import last_metrics
+from .reading import is_time
 from .record import load_run
 
 STALE_SECONDS = 60.0  # a running attempt writes every five
@@ -110,7 +111,9 @@ def _state(
     if outcome is not None:
         return outcome["outcome"], outcome["ended_at"]
     starting = newest not in beats
-    heard = begun["started_at"] if starting else beats[newest]["at"]
+    heard = (begun if starting else beats[newest]).get("started_at" if starting else "at")
+    if heard is None or not is_time(heard):  # whoever can write to the store decides it
+        return "stale", None
     # A host whose clock is ahead does not make a run stale.
     if (now - datetime.fromisoformat(heard)).total_seconds() > (START_SECONDS if starting else STALE_SECONDS):
         return "stale", heard
