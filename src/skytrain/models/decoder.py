@@ -78,10 +78,13 @@ class Block(nn.Module):
     loss sets `has_auxiliary_loss` and returns it together with its output.
     """
 
+    has_auxiliary_loss = False
+
     def __init__(self, config: DecoderConfig, layer: int) -> None:
         super().__init__()
         experts = config.experts_of(layer)
-        self.has_auxiliary_loss = experts is not None and bool(experts.balance_loss or experts.z_loss)
+        if experts is not None:
+            self.has_auxiliary_loss = bool(experts.balance_loss or experts.z_loss)
         self.attention_norm = make_norm(config, config.width) if config.pre_norms else None
         self.attention = Attention(config, layer)
         self.mlp_norm = make_norm(config, config.width) if config.pre_norms else None
