@@ -30,6 +30,8 @@ def _read_stub(path: Path) -> dict[str, str]:
     """Public name -> the module of the package that defines it."""
     modules: dict[str, str] = {}
     for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.AnnAssign):  # a plain value, which the package itself sets
+            continue
         assert isinstance(node, ast.ImportFrom) and node.level == 1 and node.module, (
             f"{path}: only `from .module import name as name`"
         )

@@ -9,12 +9,12 @@ import subprocess
 import sys
 import termios
 
-from skytrain.cli.console import Console
+from skytrain.report import Console
 from skytrain.runs import progress_line
 
 DETAIL = "loss 4.2314 | lr 6.00e-04 | norm 0.512 | 102 ms | 40.1K tok/s | mfu 41.2%"
 SCRIPT = f"""
-from skytrain.cli.console import Console
+from skytrain.report import Console
 with Console() as console:
     console.progress("train", 1, 300, {DETAIL!r})
     console.note("step 1 | validation loss 4.1000")

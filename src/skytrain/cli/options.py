@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from ..pipelines.compose import compose_overrides as compose_overrides
 
 if TYPE_CHECKING:
     from ..config import Composed
@@ -85,34 +86,6 @@ def seconds_of(option: str, value: str) -> float:
     return seconds
 
 
-def compose_overrides(
-    overrides: list[str] | None,
-    config_dirs: list[Path] | None = None,
-    start: str | None = None,
-    trusted: list[str] | None = None,
-) -> Composed:
-    """Compose the configuration. Weights to start from (`model.weights`, or `start`) bring their model's settings.
-
-    The code that it names, and what `--trust` names, may also be named by records of the store.
-    """
-    from ..config import compose, trust, trust_settings
-    from ..models import adopt_model, check_model, is_pretrained
-    from ..tokens import read_tokenizer_settings
-
-    # `start` is a run, too, or a checkpoint of one: those bring no settings.
-    given = start if start and is_pretrained(start) else None
-    composed = compose(
-        overrides or [],
-        config_dirs or [],
-        adopt=lambda weights: adopt_model(weights if start is None else given, _tell),
-        read_tokenizer=read_tokenizer_settings,
-    )
-    check_model(composed.config.model, start)
-    trust_settings(composed.values)
-    trust(trusted or [])
-    return composed
-
-
 def compose_cloud(overrides: list[str] | None, config_dirs: list[Path] | None = None) -> Composed:
     """Compose the configuration of an AWS command: cloud=aws is added if `skytrain cloud init` has written it."""
     from ..aws import CLOUD_FILE
@@ -124,7 +97,3 @@ def compose_cloud(overrides: list[str] | None, config_dirs: list[Path] | None = 
     if written and not any(word.startswith("cloud=") for word in settings):
         settings.insert(0, "cloud=aws")
     return compose(settings, folders)
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr)

@@ -135,14 +135,7 @@ def train(
 def worker_options(config_dirs: list[Path], start: Start, allow_changes: bool) -> list[str]:
     """Return the options of this command that its workers need."""
     options = [word for folder in config_dirs for word in ("--config-dir", str(folder))]
-    if start.source is not None:
-        options += ["--from", start.source]
-    if start.weights_only:
-        options.append("--weights-only")
-    if start.at_step is not None:
-        options += ["--at-step", str(start.at_step)]
-    if start.fall_back:
-        options.append("--fall-back")
+    options += start.options()
     if allow_changes:
         options.append("--allow-changes")
     return [*options, "--debug"] if "--debug" in sys.argv else options

@@ -85,6 +85,7 @@ class Composed:
     values: dict[str, Any]
     origins: dict[str, str]
     overrides: tuple[str, ...] = ()  # that the configuration was composed of
+    config_dirs: tuple[Path, ...] = ()  # folders of the user's own groups that were given
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -134,7 +135,13 @@ def compose(
     check_settings(settings_by_name, origins)
     config = build(Config, with_left_out(settings_by_name), origins=origins)
     check(config, origins)
-    return Composed(config, settings_by_name, origins, tuple(overrides))
+    return Composed(
+        config=config,
+        values=settings_by_name,
+        origins=origins,
+        overrides=tuple(overrides),
+        config_dirs=tuple(Path(folder) for folder in config_dirs),
+    )
 
 
 def _given(origins: Mapping[str, str]) -> frozenset[str]:

@@ -1,4 +1,5 @@
 from .best_plot import best_svg as best_svg
+from .console import Console as Console
 from .load_plot import load_svg as load_svg
 from .loss_plot import loss_svg as loss_svg
 from .merge_page import merge_html as merge_html, merge_table as merge_table, merge_tasks_table as merge_tasks_table

@@ -64,6 +64,13 @@ class Start:
                 "--weights-only and --at-step say how to use what --from names, but --from is not given"
             )
 
+    def options(self) -> list[str]:
+        """Return the options of `skytrain train` that say this."""
+        options = [] if self.source is None else ["--from", self.source]
+        options += ["--weights-only"] if self.weights_only else []
+        options += [] if self.at_step is None else ["--at-step", str(self.at_step)]
+        return [*options, "--fall-back"] if self.fall_back else options
+
     @property
     def label(self) -> str:
         parts = [self.source, "weights" if self.weights_only else None]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from ..config import Composed, Config, ConfigError, SkytrainError, compose
 from ..parallel import laid_out, problem_of
@@ -38,6 +39,7 @@ from ..planning import (
     make_plan,
     mesh_words,
     most_tokens,
+    offer_rows,
     plan_document,
     planned_trials,
     read_plan,
@@ -75,6 +77,10 @@ class Planned:
     sheet: CostSheet | None = None
     rest: str | None = None  # what the rest of the budget could buy
     plan: Plan | None = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the table of offers, the best first: hardware, mesh, hours, dollars, and what rules one out."""
+        return offer_rows(self.offers)
 
 
 @dataclass(frozen=True)

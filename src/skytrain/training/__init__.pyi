@@ -20,7 +20,7 @@ from .micro_batch import (
     with_micro_batch as with_micro_batch,
     with_size as with_size,
 )
-from .opening import open_run as open_run
+from .opening import open_data as open_data, open_run as open_run
 from .optimizers import make_optimizer as make_optimizer
 from .resolution import TrainRequest as TrainRequest, resolve_settings as resolve_settings
 from .schedules import learning_rate as learning_rate

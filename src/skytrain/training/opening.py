@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from ..config import INTERRUPTED, SkytrainError
+from ..config import INTERRUPTED, Config, SkytrainError
 from ..models import count_parameters
 from ..runs import RunRecord, attempt_numbers, load_run, new_record, plain, read_outcome
+from ..storage import Store
 from ..tokens import (
     BatchSettings,
     Prepared,
@@ -24,7 +24,7 @@ from ..tokens import (
     open_training_data,
 )
 from .context import RunContext
-from .factory import device_name
+from .factory import TrainingPlan, device_name
 from .random_state import seed_generators, seed_of_rank
 from .resume import ResumeCheck, build_start_model, check_resume, data_hashes, start_label
 
@@ -50,7 +50,7 @@ def open_run(context: RunContext) -> OpenedRun:
     prepared = ranks.first_does(lambda: find_training_data(store, config))
     tokenizer = open_tokenizer(config.tokenizer, store, prepared.tokenizer_id)
     mixture = open_mixture(store, config.loader, prepared.tokenizer_id)
-    data = _make_data(context, prepared, mixture, tokenizer)
+    data = _make_data(config, context.plan, store, TrainingSources(prepared, mixture, tokenizer))
     sources = [prepared, *mixture.values()]
     resume = ranks.first_does(lambda: check_resume(context, sources))
     seed_generators(config.seed if ranks.first else seed_of_rank(str(config.seed).encode(), ranks.rank))
@@ -70,12 +70,16 @@ def open_run(context: RunContext) -> OpenedRun:
     )
 
 
-def _make_data(
-    context: RunContext, prepared: Prepared, mixture: Mapping[str, Prepared], tokenizer: Tokenizer
-) -> TokenDataModule:
-    config = context.config
-    plan = context.plan
-    store = context.store
+def open_data(config: Config, plan: TrainingPlan, store: Store) -> TokenDataModule:
+    """Open the prepared data of a configuration, for one process that opens no run."""
+    prepared = find_training_data(store, config)
+    tokenizer = open_tokenizer(config.tokenizer, store, prepared.tokenizer_id)
+    mixture = open_mixture(store, config.loader, prepared.tokenizer_id)
+    return _make_data(config, plan, store, TrainingSources(prepared, mixture, tokenizer))
+
+
+def _make_data(config: Config, plan: TrainingPlan, store: Store, sources: TrainingSources) -> TokenDataModule:
+    prepared = sources.prepared
     if config.trainer.validate_every and prepared.validation is None:
         raise SkytrainError(
             f"{store.url(prepared.folder)} has no validation split to validate on\n"
@@ -84,7 +88,7 @@ def _make_data(
     opened = open_training_data(
         store,
         config.loader,
-        TrainingSources(prepared, mixture, tokenizer),
+        sources,
         vocab_size=config.model.vocab_size,
         batch_sequences=plan.batch_sequences,
         validate=prepared.validation is not None,

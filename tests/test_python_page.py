@@ -1,0 +1,22 @@
+"""docs/python.md, run as one script in an empty folder."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[1] / "docs" / "python.md"
+
+
+@pytest.mark.slow
+def test_the_blocks_of_the_page_run_in_order(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 6
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "trainer.steps" in done.stdout, "the last block prints the nearest key"
+    assert re.search(r"^60 \d+\.\d+$", done.stdout, flags=re.MULTILINE), "the plain Trainer reached step 60"
