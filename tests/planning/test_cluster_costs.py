@@ -71,7 +71,7 @@ def test_the_cluster_that_is_priced_is_the_one_that_terraform_builds() -> None:
     assert f"optional(number, {FSX_GB})" in variables and "optional(number, 125)" in variables
     assert f"default     = {GPU_DISK_GB}" in variables and f"volume_size           = {SYSTEM_DISK_GB}" in templates
     assert f"storage: {PROMETHEUS_DISK_GB}Gi" in (KUBERNETES / "base/monitoring/prometheus.yaml").read_text()
-    listed = (BASE / "endpoints.tf").read_text().split("interface_services = [")[1].split("]")[0]
+    listed = (BASE / "endpoints.tf").read_text().split("interface_services = concat(")[1].split("]")[0]
     assert listed.count('"') == 2 * BASE_ENDPOINTS
     assert (EKS / "endpoints.tf").read_text().split("toset([")[1].split("]")[0].count('"') == 2 * CLUSTER_ENDPOINTS
 

@@ -255,6 +255,19 @@ def test_the_search_keeps_a_given_mesh_and_leaves_out_what_cannot_run() -> None:
     assert nothing == NoPlacement("not today")
 
 
+def test_the_search_recomputes_no_more_than_memory_asks_for() -> None:
+    job = TrainingJob(LLAMA70B, 8192, 1, compiled=True)
+    machines = Machines(P5, 2048, 81920)
+    free = best_placement(job, machines, 2048 * 8192)
+    full = best_placement(job, machines, 2048 * 8192, fixed=Fixed(recomputation="full"))
+    none = best_placement(job, machines, 2048 * 8192, fixed=Fixed(recomputation="none"))
+    assert isinstance(free, Placement) and isinstance(full, Placement) and isinstance(none, Placement)
+    assert [one.job.recomputation for one in (free, full, none)] == ["selective", "full", "none"]
+    assert free.tokens_per_s > max(full.tokens_per_s, none.tokens_per_s)
+    small = best_placement(TrainingJob(GPT2, 1024, 1), Machines(P5, 1, 81920), 524288)
+    assert isinstance(small, Placement) and small.job.recomputation == "none"
+
+
 def test_a_pipeline_is_planned_only_with_micro_batches_that_fill_it() -> None:
     job = TrainingJob(GPT2, 1024, 1, schedule="interleaved-1f1b")
     found = best_placement(job, Machines(P5, 4, 81920), 96 * 1024, fixed=Fixed(mesh=Mesh(pipeline=4, chunks=2)))

@@ -89,11 +89,10 @@ def laid_out(config: Config, placement: Placement) -> Config:
     job = placement.job
     mesh = placement.mesh
     degrees: dict[str, Any] = parallel_settings(mesh)
-    recompute = "full" if job.checkpointing else config.trainer.activation_checkpointing
     return replace(
         config,
         parallel=replace(config.parallel, reduce_once=job.reduce_once, schedule=job.schedule, **degrees),
-        trainer=replace(config.trainer, micro_batch=job.micro_batch, activation_checkpointing=recompute),
+        trainer=replace(config.trainer, micro_batch=job.micro_batch, activation_checkpointing=job.recomputation),
     )
 
 
@@ -139,7 +138,11 @@ def this_machine(ranks: Ranks, device: str) -> LocalMachine:
 def _sentence(placement: Placement, machine: LocalMachine, ranks: Ranks) -> str:
     job = placement.job
     mesh = placement.mesh
-    again = "blocks computed again" if job.checkpointing else "nothing computed again"
+    again = {
+        "none": "nothing computed again",
+        "selective": "all but products and attention computed again",
+        "full": "blocks computed again",
+    }[job.recomputation]
     needs = format_bytes(placement.memory.total)
     has = format_bytes(machine.memory_bytes)
     speed = f"{format_count(placement.tokens_per_s)} tokens/s ({placement.prediction.source}), "

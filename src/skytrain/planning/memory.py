@@ -10,7 +10,7 @@ kernel, so no tensor grows with the square of the length. After Korthikanti et a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from ..config import DecoderConfig, ExpertsConfig, OptimizerFacts, Precision, fused_mesh_problem, fused_model_problem
 from .flops import decoder_size
@@ -33,6 +33,9 @@ DEEPSPEED_BUCKET_BYTES = 2 + 2 + 4
 # the largest predicted micro-batches ran on an H200, and a quarter more did not (benchmarks/planning/h200.md).
 FRAGMENTATION = 0.03
 DRIVER_FRACTION = 0.985  # of the memory that EC2 states, what the driver offers (measured on an H200: 139.8 of 141 GiB)
+
+Recomputation = Literal["none", "selective", "full"]  # from the fastest to the one that needs the least memory
+RECOMPUTATIONS: tuple[Recomputation, ...] = get_args(Recomputation)
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,11 @@ class TrainingJob:
     offload_to_disk: bool = False  # offload to local disks instead of host memory
     context_method: ContextMethod = "ring"  # how attention works across a divided sequence
     reduce_once: bool = True  # reduce sharded gradients once per step (unsharded until then), or per micro-batch
+
+    @property
+    def recomputation(self) -> Recomputation:
+        """Return the job's value of `trainer.activation_checkpointing`."""
+        return "full" if self.checkpointing else "selective" if self.selective else "none"
 
     @property
     def together(self) -> int:

@@ -12,7 +12,7 @@ from .. import __version__
 from ..config import source_hash
 from .catalog import Catalog, Price
 from .costs import ASSUMPTIONS, GP3_GB
-from .memory import TrainingJob, path_of
+from .memory import path_of
 from .mesh import DIMENSIONS, overrides
 from .offers import Offer, PlanRequest
 from .plan_file import (
@@ -177,7 +177,7 @@ def _layout(offer: Offer) -> Layout:
         schedule=job.schedule,
         micro_batch=job.micro_batch,
         accumulation=job.accumulation,
-        activation_checkpointing=recomputation(job),
+        activation_checkpointing=job.recomputation,
         reduce_once=job.reduce_once,
         fp8=job.fp8,
         precision=job.precision,
@@ -191,14 +191,9 @@ def train_overrides(choice: Offer) -> list[str]:
     """Return the overrides that `train` needs to run the offer."""
     assert choice.placement
     job = choice.placement.job
-    kinds = ["trainer.activation_checkpointing=full"] if job.checkpointing else []
+    kinds = [] if job.recomputation == "none" else [f"trainer.activation_checkpointing={job.recomputation}"]
     if not job.reduce_once:
         kinds.append("parallel.reduce_once=false")
     if choice.placement.mesh.pipeline > 1:
         kinds.append(f"parallel.schedule={job.schedule}")
     return [*overrides(choice.placement.mesh), *kinds, f"trainer.micro_batch={job.micro_batch}"]
-
-
-def recomputation(job: TrainingJob) -> str:
-    """Return the job's value of `trainer.activation_checkpointing`."""
-    return "full" if job.checkpointing else "selective" if job.selective else "none"

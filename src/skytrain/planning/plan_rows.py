@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from .offers import Offer
-from .plan_making import recomputation
 from .tokens import Purchase
 
 
@@ -42,7 +41,7 @@ def offer_rows(offers: Sequence[Offer]) -> list[dict[str, Any]]:
             "usd_per_hour": [price.usd_per_hour_min, price.usd_per_hour_max] if price else None,
             "mesh": str(placement.mesh) if placement else None,
             "micro_batch": placement.job.micro_batch if placement else None,
-            "activation_checkpointing": recomputation(placement.job) if placement else None,
+            "activation_checkpointing": placement.job.recomputation if placement else None,
             "tokens_per_s": placement.tokens_per_s if placement else None,
             "source": placement.prediction.source if placement else None,
             "memory_bytes": placement.memory.total if placement else None,

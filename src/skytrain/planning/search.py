@@ -12,7 +12,17 @@ from .communication import Node
 from .flops import decoder_size
 from .host import host_problem
 from .measurements import Measurement, Prediction, is_of_gpu, predict
-from .memory import Memory, Schedule, TrainingJob, path_of, rank_memory, train_bytes_per_parameter, usable_bytes
+from .memory import (
+    RECOMPUTATIONS,
+    Memory,
+    Recomputation,
+    Schedule,
+    TrainingJob,
+    path_of,
+    rank_memory,
+    train_bytes_per_parameter,
+    usable_bytes,
+)
 from .mesh import CHUNKS, Mesh
 from .throughput import tokens_per_step
 
@@ -49,7 +59,7 @@ class Fixed:
     """Settings that the search must not change."""
 
     micro_batch: int | None = None
-    checkpointing: bool | None = None
+    recomputation: Recomputation | None = None
     reduce_once: bool | None = None
     mesh: Mesh | None = None
     schedule: bool = False  # of a pipeline: the job's, and no other
@@ -171,8 +181,7 @@ def _is_never_slower(one: TrainingJob, other: TrainingJob, mesh: Mesh) -> bool:
     """Return whether `one` is the same job with less recomputation and communication."""
     return (
         one.micro_batch == other.micro_batch
-        and one.checkpointing <= other.checkpointing
-        and one.selective == other.selective
+        and RECOMPUTATIONS.index(one.recomputation) <= RECOMPUTATIONS.index(other.recomputation)
         and one.reduce_once >= other.reduce_once
         and one.schedule == other.schedule
         and path_of(one, mesh) == path_of(other, mesh)
@@ -223,20 +232,20 @@ def _fp8_problem(job: TrainingJob, node: Node) -> str | None:
 
 
 def _kinds(job: TrainingJob, mesh: Mesh, fixed: Fixed) -> Iterator[TrainingJob]:
-    """Yield variants with and without recomputation (only with, if `job` requests it), of reduction and of schedule."""
-    free = (True,) if job.checkpointing else (False, True)
+    """Yield variants of recomputation (no less than `job` requests), of reduction and of schedule."""
+    levels = RECOMPUTATIONS[RECOMPUTATIONS.index(job.recomputation) :]
     schedules: Sequence[Schedule] = (job.schedule,)
     if mesh.pipeline > 1 and not fixed.schedule and fixed.mesh is None:
         schedules = [schedule for schedule in SCHEDULES if CHUNKS[schedule] == mesh.chunks]
     shards = mesh.shard > 1 and mesh.pipeline == 1 and not mesh.deepspeed
     once = (True, False) if shards else (True,)
-    for checkpointing in free if fixed.checkpointing is None else (fixed.checkpointing,):
+    for level in levels if fixed.recomputation is None else (fixed.recomputation,):
         for reduce_once in once if fixed.reduce_once is None else (fixed.reduce_once,):
             for schedule in schedules:
                 yield replace(
                     job,
-                    checkpointing=checkpointing,
-                    selective=job.selective and not checkpointing,
+                    checkpointing=level == "full",
+                    selective=level == "selective",
                     reduce_once=reduce_once,
                     schedule=schedule,
                 )

@@ -72,7 +72,7 @@ def fixed_of(config: Config, given: Collection[str]) -> Fixed:
     keeps_recomputation = "trainer.activation_checkpointing" in given or trainer.activation_checkpointing != "none"
     return Fixed(
         micro_batch=trainer.micro_batch if "trainer.micro_batch" in given and trainer.micro_batch else None,
-        checkpointing=trainer.activation_checkpointing == "full" if keeps_recomputation else None,
+        recomputation=trainer.activation_checkpointing if keeps_recomputation else None,
         reduce_once=config.parallel.reduce_once if "parallel.reduce_once" in given else None,
         schedule="parallel.schedule" in given,
     )

@@ -20,7 +20,8 @@ def fused_model_problem(model: object) -> str | None:
         "layers without rotary positions": model.rope_except is not None,
         "post-norms": model.post_norms or not model.pre_norms,
         "soft-capping": model.logit_softcap is not None or model.attention_softcap is not None,
-        "sliding windows": any(model.window_of(layer) is not None for layer in range(model.layers)),
+        "sliding windows": model.window is not None
+        and any(model.window_of(layer) is not None for layer in range(model.layers)),
         "dropout": model.dropout > 0,
         "scaled embeddings": model.scale_embedding,
         "muP or CompleteP": model.parametrization != "standard",
