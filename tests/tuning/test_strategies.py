@@ -65,7 +65,7 @@ def test_the_ladder_brackets_a_minimum_that_lies_far_from_what_is_expected():
 
 def test_the_ladder_buys_trials_at_the_target_where_the_money_is_for_several():
     problem = make_problem(sizes=(0.3, 1.0), horizons=(0.0625, 0.25, 1.0))
-    wide = replace(problem, priors=replace(problem.priors, offset=0.9, horizon=0.4, size=0.3))
+    wide = replace(problem, priors=replace(problem.priors, offset=0.9, exponent=0.4))
     _, rich = play("ladder", wide, Truth(horizon=0.6), usd=6.0)
     _, poor = play("ladder", wide, Truth(horizon=0.6), usd=0.4)
     assert "n1-d1" in {one.trial.rung for one in rich}
@@ -91,11 +91,19 @@ def test_the_ladder_says_when_its_answer_lies_beyond_what_was_tried():
     assert any("highest that was tried" in words for words in answer.warnings)
 
 
+def test_a_rung_that_has_only_higher_rates_than_expected_still_gets_three_of_them():
+    problem = make_problem()
+    rungs = tuple(replace(one, rates=(0.02, 0.04, 0.08, 0.16)) for one in problem.rungs)
+    _, history = play("ladder", replace(problem, rungs=rungs), Truth(level=0.04, wall=3.0), usd=1.0)
+    first = [one.trial.rate for one in history if one.trial.rung == history[0].trial.rung]
+    assert len(first) >= 3
+
+
 def test_the_ladder_goes_down_while_everything_diverges():
     answer, history = play("ladder", make_problem(), Truth(level=1e-4, wall=0.7), usd=1.0)
     rates = [one.trial.rate for one in history]
     assert history[0].diverged and min(rates) < rates[0] / 4
-    assert answer.rate == pytest.approx(1e-4, rel=0.5)
+    assert 0.5e-4 < answer.rate < 2e-4
 
 
 def test_projections_follow_the_exponent_of_their_axis():

@@ -63,6 +63,9 @@ class Ladder:
             stride = FACTOR if len(seen) <= POINTS else FACTOR**2  # the optimum is far away: take larger steps
             rates.append(extreme * (1 / stride if edge == "low" else stride))
         rates += [expected * FACTOR ** (step / 2) for step in (0, -1, 1, -2, 2)]
+        if 0 < sum(one.finite for one in seen) < POINTS:
+            # All of these may be the same value of a table, or beyond its ends: the rung still lacks a third.
+            rates += [max(one.trial.rate for one in seen) * FACTOR, min(one.trial.rate for one in seen) / FACTOR]
         trials = [Trial(rung.name, problem.place(rung, rate)) for rate in rates]
         return next((one for one in trials if not search.tried(one)), None)
 
