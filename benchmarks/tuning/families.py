@@ -1,6 +1,6 @@
 """How families of runs differ: what the beliefs of the ladder are made from.
 
-    python benchmarks/tuning/families.py > benchmarks/tuning/families.log      # two minutes
+    python benchmarks/tuning/families.py > benchmarks/tuning/families.log      # ten seconds
 
 A family is a table, or an optimizer of a table. For each it prints how far every law is off in level and in exponents,
 and how its curves look; then what the families disagree by, over all and with each left out in turn. The numbers in
@@ -23,6 +23,7 @@ from skytrain.tuning.curve import RungLosses, Shapes, places_from, u_shape
 HERE = Path(__file__).parent
 LEAST = 3  # cells with a minimum of their own
 SHAPES = ("batch-aware", "unchanged", "deepseek", "step-law")
+NEARER = 2  # shapes of a family that its widths are taken around: which one is the nearest, nobody knows beforehand
 Law = Callable[[Rung], float]
 
 
@@ -32,6 +33,9 @@ class Transfer:
 
     exponents: np.ndarray  # of size, horizon and batch, to be added to the law's
     own: float  # deviation of one cell that no exponent explains
+
+    def distance(self) -> float:
+        return float(np.nansum(self.exponents[:2] ** 2))
 
 
 def laws() -> dict[str, Law]:
@@ -88,18 +92,22 @@ def curve_of(cell: Cell) -> tuple[float, float, float] | None:
     x = np.log(cell.rates[finite])
     y = cell.losses[finite]
     above = y - y.min()
-    weight = np.sqrt(1 / (0.003**2 + (0.3 * above) ** 2))
-    best = (math.inf, 0.0, 0.0, 0.0)
-    for skew in np.arange(-1.0, 2.01, 0.25):
-        for place in np.linspace(x.min(), x.max(), 40):
-            columns = np.stack([np.ones_like(x), u_shape(x - place, float(skew))], 1)
-            found = np.linalg.lstsq(columns * weight[:, None], y * weight, rcond=None)[0]
-            error = y - columns @ found
-            cost = float(((weight * error) ** 2).sum())
-            far = above > 0.01
-            if found[1] > 0 and cost < best[0] and far.any():
-                best = (cost, float(found[1]), float(skew), float(np.sqrt(np.mean((error[far] / above[far]) ** 2))))
-    return best[1:] if math.isfinite(best[0]) else None
+    weight = 1 / (0.003**2 + (0.3 * above) ** 2)
+    weight /= weight.sum()
+    skews = np.arange(-1.0, 2.01, 0.25)
+    places = np.linspace(x.min(), x.max(), 40)
+    u = u_shape(x - places[:, None], skews[:, None, None])  # skews x places x losses
+    u_away = u - (u @ weight)[..., None]
+    y_away = y - weight @ y
+    curvature = (u_away * y_away) @ weight / ((u_away**2) @ weight)
+    error = y_away - curvature[..., None] * u_away
+    cost = np.where(curvature > 0, (error**2) @ weight, math.inf)
+    skew, place = np.unravel_index(int(np.argmin(cost)), cost.shape)
+    far = above > 0.01
+    if not far.any() or not math.isfinite(cost[skew, place]):
+        return None
+    off = float(np.sqrt(np.mean((error[skew, place][far] / above[far]) ** 2)))
+    return float(curvature[skew, place]), float(skews[skew]), off
 
 
 def wall_of(cell: Cell) -> float | None:
@@ -176,19 +184,18 @@ def main() -> None:
     for law in every:
         if law != "unchanged":
             print(f"  {law}: {rms([one[law] for one in levels.values()]):.2f}")
-    print("\nWidths: rms over families; exponents around the nearest of the shapes")
+    print("\nWidths: rms over families; exponents around the two nearer of the four shapes")
     for left in (None, *known):
         names = [one for one in known if one != left]
-        nearest = [
-            min(moved[one].values(), key=lambda found: float(np.nansum(found.exponents[:2] ** 2))) for one in names
-        ]
-        size, horizon, batch = (rms([one.exponents[axis] for one in nearest]) for axis in range(3))
+        nearer = [found for one in names for found in sorted(moved[one].values(), key=Transfer.distance)[:NEARER]]
+        size, horizon, batch = (rms([one.exponents[axis] for one in nearer]) for axis in range(3))
+        exponent = rms([size, horizon, batch])
         offset = rms([levels[one]["batch-aware"] for one in names if one in levels])
-        own = rms([one.own for one in nearest])
+        own = rms([one.own for one in nearer])
         a = np.array([np.median(np.log(curves[one][:, 0])) for one in names if one in curves])
         words = f"without {left}" if left else "all"
         print(
-            f"  {words:20} offset {offset:.2f}, size {size:.2f}, horizon {horizon:.2f}, batch {batch:.2f}, nugget {own:.2f}, "
+            f"  {words:20} offset {offset:.2f}, exponents {exponent:.2f} (size {size:.2f}, horizon {horizon:.2f}, batch {batch:.2f}), nugget {own:.2f}, "
             f"curvature {math.exp(a.mean()):.3f} with ln deviation {a.std(ddof=1):.2f}"
         )
 

@@ -3,9 +3,10 @@
     loss = floor[rung] + a U(ln rate - m[rung])
     m[rung] = shape(rung) + c + gN ln N/N* + gD ln D/D* + gB ln B/B* + own[rung]
 
-where * is the target. An explanation is a shape and two scales. The shapes are published laws and "the same
+where * is the target. An explanation is a shape and a scale. The shapes are published laws and "the same
 everywhere", which is what grid search on a smaller setting assumes; all pass through the expected rate at the target.
-The scales multiply the widths of c and of the exponents, so that a family far from any law is no surprise (heavy tails).
+A scale multiplies the widths of c and of the exponents, so that a family far from any law is no surprise (heavy tails);
+one scale for both, since a law with wrong exponents cannot be right at the target by anything but luck.
 `own` is a Gaussian process: neighbouring rungs miss alike, so many trials far from the target cannot average it away.
 
 Under each explanation the optima of all rungs are normal, and the rungs with trials are taken in one after another:
@@ -268,38 +269,26 @@ class Evidence:
         return sorted(numbers, key=lambda number: -len(self.losses[number].rates))
 
     def distance(self, number: int) -> float:
-        return float(np.abs(self._places()[number, 1:]).sum())
+        return float(np.abs(self._distances()[number]).sum())
 
-    def _places(self) -> Array:
-        """Return 1 and the logarithmic distances in size, horizon and batch of each rung from the target."""
-        target = self.problem.target
-        return np.array(
-            [
-                [
-                    1.0,
-                    math.log(rung.parameters / target.parameters),
-                    math.log(rung.tokens / target.tokens),
-                    math.log(rung.batch_tokens / target.batch_tokens),
-                ]
-                for rung in self.rungs
-            ]
-        )
+    def _distances(self) -> Array:
+        """Return the logarithmic distances in size, horizon and batch of each rung from the target."""
+        points = [(one.parameters, one.tokens, one.batch_tokens) for one in (*self.rungs, self.problem.target)]
+        return np.log(points[:-1]) - np.log(points[-1])
 
     def mixture(self, taken: Sequence[int]) -> tuple[OptimaMixture, dict[str, float]]:
         """Return the optima after the trials of the rungs `taken`, and the weights of the shapes."""
         priors = self.problem.priors
         shapes = priors.all_shapes(self.problem.target)
-        places = self._places()
-        tilted = places * np.array([0.0, priors.size, priors.horizon, priors.batch])
-        scales = np.array([(level, slope) for level in SCALES for slope in SCALES])
-        points = np.log([[rung.parameters, rung.tokens, rung.batch_tokens] for rung in self.rungs])
-        apart = np.sqrt(((points[:, None] - points[None]) ** 2).sum(2))
+        distances = self._distances()
+        tilted = priors.exponent * distances
+        apart = np.sqrt(((distances[:, None] - distances[None]) ** 2).sum(2))
         own = priors.nugget**2 * np.exp(-apart / REACH) + 1e-9 * np.eye(len(self.rungs))
         curves = np.array([[shape.law(rung) for rung in self.rungs] for shape in shapes])
-        means = np.repeat(curves, len(scales), 0)
-        lines = [(level * priors.offset) ** 2 + slope**2 * tilted @ tilted.T for level, slope in scales]
-        covariances = np.array([one + own for one in lines] * len(shapes))
-        weights = np.log(np.repeat([shape.weight for shape in shapes], len(scales)))
+        means = np.repeat(curves, len(SCALES), 0)
+        lines = priors.offset**2 + tilted @ tilted.T
+        covariances = np.array([scale**2 * lines + own for scale in SCALES] * len(shapes))
+        weights = np.log(np.repeat([shape.weight for shape in shapes], len(SCALES)))
         for number in taken:
             variance = covariances[:, number, number]
             density = -0.5 * (self.places - means[:, number, None]) ** 2 / variance[:, None]

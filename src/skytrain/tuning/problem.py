@@ -99,17 +99,15 @@ class LawShape:
 class Priors:
     """Beliefs before the first trial, as standard deviations on logarithmic scales.
 
-    The widths say how far a law may be off: `offset` in all, `size`, `horizon` and `batch` in its exponents, and
-    `nugget` for each rung and its neighbours. They are what the families of benchmarks/tuning/families.log disagree by.
+    The widths say how far a law may be off: `offset` in all, `exponent` in those of size, horizon and batch, and `nugget`
+    for each rung and its neighbours. They are what the families of benchmarks/tuning/families.log disagree by.
     """
 
     law: Law  # the expected rate, and the first of the shapes
     shapes: tuple[LawShape, ...] = ()  # others, through the same rate at the target
     offset: float = 0.45
-    size: float = 0.25
-    horizon: float = 0.17
-    batch: float = 0.06
-    nugget: float = 0.16
+    exponent: float = 0.25
+    nugget: float = 0.17
     curvature: float = 0.1  # nats for a factor of e around the optimum
     curvature_offset: float = 1.4
 
