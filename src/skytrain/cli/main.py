@@ -93,7 +93,6 @@ app = typer.Typer(
     "  skytrain config show recipe=quickstart       every setting, and what set it\n"
     "  skytrain config explain trainer.precision    what one setting means",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

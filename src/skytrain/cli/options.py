@@ -13,12 +13,32 @@ from ..pipelines.compose import compose_overrides as compose_overrides
 if TYPE_CHECKING:
     from ..config import Composed
 
+
+def complete_setting(context: typer.Context, incomplete: str) -> list[str]:
+    """Complete a setting for the shell.
+
+    bash takes `=` for a word of its own: `recipe=q` arrives as three words, and only the last is replaced.
+    """
+    from ..config import complete
+
+    before = list(context.params.get("overrides") or [])
+    if before[-1:] == ["="]:
+        before.pop()
+    elif incomplete:  # a new word; right after `=`, nothing is typed yet
+        return complete(incomplete)
+    if not before or "=" in before[-1]:
+        return complete(incomplete)
+    start = f"{before[-1]}="
+    return [each.removeprefix(start) for each in complete(start + incomplete)]
+
+
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KEY=VALUE",
         help="Choose groups (recipe=quickstart, model=gpt2-355m) and set values (trainer.steps=500). "
         "`skytrain config show` lists all settings, `skytrain config explain KEY` explains one.",
+        autocompletion=complete_setting,
         show_default=False,
     ),
 ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .options import ConfigDirs, Json, compose_overrides
+from .options import ConfigDirs, Json, complete_setting, compose_overrides
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -112,6 +112,7 @@ PlanArguments = Annotated[
     typer.Argument(
         metavar="[train|prepare] KEY=VALUE",
         callback=_without_job,
+        autocompletion=complete_setting,
         help="What to plan, training by default, and its settings as for `skytrain train` or `skytrain prepare`.",
         show_default=False,
     ),

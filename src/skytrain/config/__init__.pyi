@@ -58,6 +58,7 @@ from .exits import (
 from .explanation import (
     Explained as Explained,
     Section as Section,
+    complete as complete,
     default_of as default_of,
     explain as explain,
     group_choices as group_choices,

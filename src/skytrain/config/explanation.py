@@ -115,11 +115,22 @@ def set_by(key: str) -> dict[str, Any]:
     return {file: leaves[key] for file, leaves in _group_files().items() if key in leaves}
 
 
+def complete(word: str) -> list[str]:
+    """Return what a half-typed setting may become: `recipe=quickstart` of a group, or a key with its `=`."""
+    choices = [choice for group in GROUPS for choice in _choices(group)]
+    keys = [f"{key}=" for key in _settings()]
+    return [each for each in (*choices, *sorted(keys)) if each.startswith(word)]
+
+
 def group_choices(section: Section) -> list[str]:
     """Return the names that select a file of the section's group; empty except for the group's first section."""
     group = section.key.replace(".", "/")
     if group not in GROUPS or section != next(one for one in all_sections() if one.key == section.key):
         return []
+    return _choices(group)
+
+
+def _choices(group: str) -> list[str]:
     names = (file.name for file in files(GROUPS_MODULE).joinpath(group).iterdir() if file.name.endswith(".yaml"))
     return sorted(
         f"{group}={name.removesuffix('.yaml')}" for name in names if not name.startswith("_")
