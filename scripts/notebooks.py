@@ -1,0 +1,116 @@
+"""Writes the notebooks from the scripts in lessons/ and notebooks/, whose cells begin with `# %%`.
+
+The scripts are the source: edit them, then run this. Outputs of unchanged notebooks are kept.
+
+    python scripts/notebooks.py            # write what has changed
+    python scripts/notebooks.py --run 07   # also run those whose name contains 07, and keep what they print
+    python scripts/notebooks.py --check    # write nothing; fail where a notebook and its script disagree
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+MARKDOWN = "# %% [markdown]"
+CODE = "# %%"
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+
+
+def scripts() -> list[Path]:
+    """Return the scripts that have notebooks."""
+    found = [*(ROOT / "lessons").glob("*.py"), *(ROOT / "notebooks").glob("*.py")]
+    return sorted(path for path in found if path.read_text().startswith(CODE))
+
+
+def cells_of(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the kind and the source of each cell of a script."""
+    kind = ""
+    lines: list[str] = []
+    for line in [*text.splitlines(), CODE]:
+        if line in (CODE, MARKDOWN):
+            source = "\n".join(lines).strip("\n")
+            if source:
+                yield kind, source
+            kind = "markdown" if line == MARKDOWN else "code"
+            lines = []
+        else:
+            lines.append(line.removeprefix("#").removeprefix(" ") if kind == "markdown" else line)
+
+
+def notebook_of(script: Path) -> dict[str, Any]:
+    """Return the notebook of a script, without outputs."""
+    cells: list[dict[str, Any]] = []
+    for number, (kind, source) in enumerate(cells_of(script.read_text())):
+        cell: dict[str, Any] = {
+            "cell_type": kind,
+            "id": f"cell-{number:02}",
+            "metadata": {},
+            "source": source.splitlines(keepends=True),
+        }
+        if kind == "code":
+            cell |= {"execution_count": None, "outputs": []}
+        cells.append(cell)
+    return {"cells": cells, "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
+
+
+def sources(notebook: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what must agree: the kind and the source of every cell."""
+    return [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+
+
+def is_current(script: Path) -> bool:
+    """Return whether the notebook beside a script has the script's cells."""
+    path = script.with_suffix(".ipynb")
+    return path.exists() and sources(json.loads(path.read_text())) == sources(notebook_of(script))
+
+
+def save(notebook: dict[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+
+
+def execute(script: Path, folder: Path, limit_seconds: int = 600) -> dict[str, Any]:
+    """Run a script's notebook in a folder that has the lessons' tools; return it with what it printed."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.from_dict(notebook_of(script))
+    client = NotebookClient(notebook, timeout=limit_seconds, resources={"metadata": {"path": str(folder)}})
+    client.execute()
+    for cell in notebook.cells:
+        cell.metadata.clear()  # times of execution
+    text = nbformat.writes(notebook)
+    return json.loads(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--run", metavar="NAME", help="run the notebooks whose name contains NAME")
+    arguments = parser.parse_args()
+    if arguments.check:
+        stale = [script.name for script in scripts() if not is_current(script)]
+        print(f"run python scripts/notebooks.py: {', '.join(stale)}" if stale else "notebooks and scripts agree")
+        sys.exit(bool(stale))
+    for script in scripts():
+        path = script.with_suffix(".ipynb")
+        if arguments.run is not None and arguments.run in script.name:
+            began = time.monotonic()
+            save(execute(script, script.parent), path)
+            print(f"{path.name}: {time.monotonic() - began:.0f} s")
+        elif not is_current(script):
+            save(notebook_of(script), path)
+            print(f"wrote {path.name}")
+
+
+if __name__ == "__main__":
+    main()

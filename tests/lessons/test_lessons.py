@@ -1,0 +1,117 @@
+"""The lessons: their notebooks have the scripts' cells, their questions can be answered, and they run."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
+# Computed from what each lesson explains.
+ANSWERS = {
+    1: math.log(4096),
+    2: 32 / 2 / 4,
+    3: 2 * (4 - 1) / 4 * 100 * 4,
+    4: 1.5 * (2 + 2 + 12),
+    5: 7.5 * 16 / 64,
+    6: 12 * (2 + 2),
+    7: 100 * (4 - 1) / (12 + 4 - 1),
+    8: 100 * 3 / 4,
+    9: 64 / (8 * 4),
+    10: 130 % 50,
+}
+
+
+def load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def notebooks() -> ModuleType:
+    return load(ROOT / "scripts" / "notebooks.py")
+
+
+@pytest.fixture(scope="module")
+def tools() -> ModuleType:
+    return load(ROOT / "lessons" / "tools.py")
+
+
+def test_there_are_ten_lessons_and_each_has_a_question() -> None:
+    assert len(LESSONS) == 10
+    for number, lesson in enumerate(LESSONS, 1):
+        text = lesson.read_text()
+        assert f"check({number}, answer)" in text, lesson.name
+        assert "# ## Question" in text and "# ## Read next" in text, lesson.name
+
+
+def test_the_notebooks_have_the_cells_of_the_scripts(notebooks: ModuleType) -> None:
+    assert len(notebooks.scripts()) >= 10
+    stale = [script.name for script in notebooks.scripts() if not notebooks.is_current(script)]
+    assert not stale, "run python scripts/notebooks.py"
+
+
+def test_a_cell_that_was_changed_in_one_of_them_is_found(notebooks: ModuleType, tmp_path: Path) -> None:
+    script = Path(shutil.copy(LESSONS[0], tmp_path))
+    assert not notebooks.is_current(script), "there is no notebook yet"
+    notebooks.save(notebooks.notebook_of(script), script.with_suffix(".ipynb"))
+    assert notebooks.is_current(script)
+    script.write_text(script.read_text().replace("length=64", "length=65"))
+    assert not notebooks.is_current(script)
+
+
+def test_the_right_answers_are_accepted_and_others_are_not(tools: ModuleType, capsys: pytest.CaptureFixture) -> None:
+    for lesson, answer in ANSWERS.items():
+        assert tools.check(lesson, answer), lesson
+        assert not tools.check(lesson, answer * 1.1), lesson
+        assert not tools.check(lesson, None)
+    assert "Right." in capsys.readouterr().out
+
+
+def test_the_files_that_lessons_name_exist() -> None:
+    for lesson in LESSONS:
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", lesson.read_text()):
+            assert link.startswith("http") or (lesson.parent / link).exists(), f"{lesson.name}: {link}"
+
+
+@pytest.mark.slow
+@pytest.mark.limit(1800)
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_runs(lesson: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "lessons"
+    shutil.copytree(lesson.parent, folder, ignore=shutil.ignore_patterns("*.ipynb", "lessons-store"))
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, lesson.name], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
+    for line in done.stdout.splitlines():
+        if found := re.match(r"largest difference in 12 steps: (\S+)", line):
+            assert float(found[1]) < 1e-4, "our parallel run has the losses of one process"
+        if "right sum:" in line:
+            assert "right sum: True" in line
+        if line.startswith("steps whose loss differs"):
+            assert ": 0 of" in line
+
+
+@pytest.mark.slow
+@pytest.mark.limit(1800)
+def test_a_notebook_runs_in_a_kernel(notebooks: ModuleType, tmp_path: Path) -> None:
+    """A function of a cell reaches its ranks, and a drawing is shown."""
+    folder = tmp_path / "lessons"
+    shutil.copytree(ROOT / "lessons", folder, ignore=shutil.ignore_patterns("*.ipynb", "lessons-store"))
+    done = notebooks.execute(folder / "07_pipeline_schedules.py", folder, limit_seconds=900)
+    kinds = [kind for cell in done["cells"] for out in cell.get("outputs", []) for kind in out.get("data", {})]
+    assert kinds.count("image/svg+xml") == 2
