@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 # One thread per test process, so that two processes do not compete for the cores.
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
-.PHONY: help quickstart test test-slow rehearse lint format bench clean
+.PHONY: help quickstart test test-slow rehearse lint format docs bench clean
 help:
 	@echo "make quickstart  the whole pipeline on this machine, offline, in minutes"
 	@echo "make test        the tests"
@@ -15,6 +15,7 @@ help:
 	@echo "make rehearse    skytrain launch on this machine, with interruptions; needs root. Some of it: ONLY=\"quota done\""
 	@echo "make lint        check formatting, lint, types, imports and names"
 	@echo "make format      fix formatting"
+	@echo "make docs        the documentation site, in site/; offline, every link checked"
 	@echo "make bench       measure the figures of the documentation again; takes hours, some need a GPU"
 	@echo "make clean       remove .venv and the tools' caches; your data in skytrain-store stays"
 
@@ -47,6 +48,10 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(READY)
+	$(BIN)/python scripts/diagrams.py
+	$(BIN)/python scripts/site.py
+
 # Skipped without a GPU. A script that fails does not stop the others.
 GPU_BENCH := $(wildcard benchmarks/*/h200.py benchmarks/parallel/*_gpu.py) benchmarks/models/memory.py \
 	$(filter-out benchmarks/training/cpu_overhead.py benchmarks/training/quickstart_sweep.py,$(wildcard benchmarks/training/*.py))
@@ -59,5 +64,5 @@ bench: $(READY)
 	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist src/*.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site .cache src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -127,6 +127,6 @@ check(6, answer)
 
 # %% [markdown]
 # ## Read next
-# - [Parallelism](../docs/parallelism.md#tensor): the tensor plan of each family.
+# - [Parallelism](../docs/parallelism.md#the-modes): the tensor plan of each family.
 # - Shoeybi et al., *Megatron-LM* (2019): *f* and *g* are theirs.
 # - Next lesson: divide the layers.

@@ -20,7 +20,7 @@ from skytrain.models.sizes import size_config
 
 ROOT = Path(__file__).parents[2]
 # The commands of extending.md need what the page adds: test_extending.py runs them.
-PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").glob("*.md") if page.name != "extending.md")]
+PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name != "extending.md")]
 # In a code block a command is a line; in a sentence it is in backticks.
 LINE = re.compile(r"^\s*(?:\$ |Example: )?(?:torchrun .*-m )?skytrain +(?P<words>[a-z].*)$")
 INLINE = re.compile(r"`skytrain (?P<words>[a-z][^`]*)`")
@@ -92,7 +92,7 @@ def connected_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_commands_of_a_page_are_accepted(page):
     assert problems_of(page.read_text()) == []
 

@@ -1,0 +1,71 @@
+"""The documentation site: it is built without a warning, every link works, and a browser shows it without an error."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def site() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("site_builder", ROOT / "scripts" / "site.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_is_in_the_navigation_and_every_entry_is_a_page(site: ModuleType) -> None:
+    named = set(re.findall(r'= "([\w/.-]+\.md)"', (ROOT / "zensical.toml").read_text()))
+    pages = {str(page.relative_to(site.DOCS)) for page in site.DOCS.rglob("*.md")}
+    lessons = {f"lessons/{path.stem}.md" for path in (ROOT / "lessons").glob("*.ipynb")}
+    generated = {"results.md", *(name for name in named if name.startswith("reference/"))}
+    expected = pages | lessons | set(site.PAGES.values()) | generated
+    assert named == expected, "name each page of docs/ once in the nav of zensical.toml"
+
+
+def test_a_link_that_leaves_the_pages_leads_to_a_copy(site: ModuleType, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(site, "STAGE", tmp_path)
+    text = "[log](../benchmarks/merging/btm.log) [c](../CONTRIBUTING.md#code) [l](../lessons/10_durability.ipynb)\n"
+    text += "```\n[not](a-link.md)\n```\n"
+    linked = site.relinked(text, site.DOCS / "merging.md", "merging.md")
+    assert "(files/benchmarks/merging/btm.log.txt) [c](contributing.md#code) [l](lessons/10_durability.md)" in linked
+    assert "[not](a-link.md)" in linked
+    assert (tmp_path / "files/benchmarks/merging/btm.log.txt").is_file()
+    with pytest.raises(SystemExit, match="leads nowhere"):
+        site.relinked("[x](../no-such-file.txt)", site.DOCS / "merging.md", "merging.md")
+
+
+def test_a_broken_link_of_a_built_page_is_found(site: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<h1 id="top">A</h1><a href="b.html#here">b</a><a href="c.html">c</a>')
+    (tmp_path / "b.html").write_text('<h1 id="there">B</h1><a href="a.html#top">a</a>')
+    assert site.broken_links(tmp_path) == ["a.html: b.html#here: there is no such heading", "a.html: c.html"]
+
+
+@pytest.mark.slow
+@pytest.mark.limit(1800)
+def test_the_site_is_built_and_a_browser_shows_it_without_errors(site: ModuleType) -> None:
+    done = subprocess.run([sys.executable, "scripts/site.py"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    for name in ("index", "concepts/mesh", "lessons/07_pipeline_schedules", "reference/python", "results", "settings"):
+        for width in (1400, 390):
+            command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
+            page = (site.SITE / f"{name}.html").as_uri()
+            shown = subprocess.run(
+                [*command, f"--window-size={width},900", page], capture_output=True, text=True, check=True, timeout=300
+            )
+            errors = [line for line in shown.stderr.splitlines() if ":CONSOLE" in line and "rror" in line]
+            assert not errors, f"{name} at {width}: {errors}"
+            assert "<article" in shown.stdout
