@@ -497,7 +497,7 @@ def test_the_machines_of_a_sweep_are_launched_all_or_none(
     assert groups_of(ground) == {} and read_launch(first.store, RUN, first.record.id).failed
 
 
-@pytest.mark.usefixtures("without_packages")
+@pytest.mark.usefixtures("without_packages", "default_signals")
 def test_a_second_ctrl_c_does_not_stop_the_removal(
     ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -515,7 +515,6 @@ def test_a_second_ctrl_c_does_not_stop_the_removal(
         return answer or perform(call, region)
 
     monkeypatch.setattr(ground.session, "perform", impatient)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts with & ignore Ctrl-C
     with pytest.raises(KeyboardInterrupt):
         start_launch(ready, {}, Noted())
     assert groups_of(ground) == {} and read_launch(ready.store, RUN, ready.record.id).failed
