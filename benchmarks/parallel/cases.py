@@ -105,7 +105,17 @@ class Case:
 
 
 def cases(world_size: int | None = None) -> list[Case]:
-    found = [*_modes(), *_contexts(), *_variations(), *_losses(), *_packed(), *_muon(), *_experts(), *_deepspeed()]
+    found = [
+        *_modes(),
+        *_contexts(),
+        *_variations(),
+        *_losses(),
+        *_packed(),
+        *_muon(),
+        *_schedules(),
+        *_experts(),
+        *_deepspeed(),
+    ]
     return [case for case in found if world_size in (None, case.world_size)]
 
 
@@ -280,6 +290,23 @@ def _muon() -> Iterator[Case]:
         more = ("optimizer=muon",)
         slow = name != "fsdp x2"
         yield Case(f"{name}, muon", world_size, (preset,), slow=slow, more=more, loss=MUON_LOSS)
+
+
+def _schedules() -> Iterator[Case]:
+    """Steps of half the size first, and an average of the weights, which is what the validation sees."""
+    half = f"trainer.batch_schedule=[{{batch_tokens: {SEQUENCES * LENGTH // 2}, until_tokens: {SEQUENCES * LENGTH}}}]"
+    more = (half, "trainer.micro_batch=2", "trainer.ema_decay=0.7", "trainer.ema_start=0.4")
+    meshes = {
+        "ddp x2": (2, "parallel=ddp"),
+        "fsdp x2": (2, "parallel=fsdp"),
+        "tp x2": (2, "parallel=tp"),
+        "pp x2": (2, "parallel=pp"),
+        "cp x2": (2, "parallel=cp"),
+        "tp-fsdp 2x2": (4, "parallel=tp-fsdp"),
+    }
+    for name, (world_size, preset) in meshes.items():
+        slow = name not in ("fsdp x2", "pp x2")
+        yield Case(f"{name}, smaller steps first, averaged weights", world_size, (preset,), slow=slow, more=more)
 
 
 # Meshes for a model with experts: processes and settings.

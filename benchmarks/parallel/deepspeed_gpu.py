@@ -79,7 +79,7 @@ def measure(mode: str, device: str) -> dict[str, Any]:
     class Watch(pl.Callback):
         def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
             if (index + 1) % plan.micro_batches == 0:
-                losses.append(module.take_loss(plan.micro_batches))  # which waits for the device
+                losses.append(module.take_loss())  # which waits for the device
                 ends.append(time.perf_counter())
 
     def fit() -> None:

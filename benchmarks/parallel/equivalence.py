@@ -144,8 +144,8 @@ def train(case: Case, *, evaluations: Literal["usual", "each step", "none"] = "u
                     outcome.gradients[name] = grad.detach().clone()
 
         def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
-            if (index + 1) % plan.micro_batches == 0:
-                outcome.losses.append(module.take_loss(plan.micro_batches))
+            if (index + 1) % trainer.accumulate_grad_batches == 0:
+                outcome.losses.append(module.take_loss())
                 outcome.norms.append(float(module.grad_norm))
 
     def loader() -> list[Any]:

@@ -87,7 +87,7 @@ def measure(overrides: tuple[str, ...], device: str) -> dict[str, Any]:
     class Clock(pl.Callback):
         def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
             if (index + 1) % plan.micro_batches == 0:
-                losses.append(module.take_loss(plan.micro_batches))  # waits for the device
+                losses.append(module.take_loss())  # waits for the device
                 ends.append(time.perf_counter())
 
     made = torch.Generator().manual_seed(0)

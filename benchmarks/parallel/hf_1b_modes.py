@@ -100,7 +100,7 @@ def measure(mode: str, memory: str, device: str, steps: int) -> dict[str, Any]:
         def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
             if (index + 1) % plan.micro_batches:
                 return
-            losses.append(module.take_loss(plan.micro_batches))  # which waits for the device
+            losses.append(module.take_loss())  # which waits for the device
             ends.append(time.perf_counter())
             if cuda and len(ends) == 1:  # what building the model took is over
                 peaks[0] = torch.cuda.max_memory_allocated()

@@ -35,13 +35,14 @@ CACHE_SHARDS = 40
 READ = """
 import sys, time
 from pathlib import Path
+from skytrain.config import BatchSizes
 from skytrain.storage import open_store
 from skytrain.tokens import BatchSettings, TokenDataModule, TokenSplit
 from skytrain.tokens.cache import ShardCache
 root, cache, batches, limit = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 began = time.monotonic()
 split = TokenSplit.open(open_store(root), "tokens/train", cache=ShardCache(cache, limit), supply=False)
-module = TokenDataModule(split, None, BatchSettings(sequence_length=1024, micro_batch=8, batch_sequences=64, total_steps=10**6, seed=1, shuffle="blocks", block_shards=8))
+module = TokenDataModule(split, None, BatchSettings(sequence_length=1024, micro_batch=8, batches=BatchSizes(64), total_steps=10**6, seed=1, shuffle="blocks", block_shards=8))
 loader = iter(module.train_dataloader())
 next(loader)
 first = time.monotonic() - began

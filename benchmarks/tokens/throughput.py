@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from skytrain.config import parse_count
+from skytrain.config import BatchSizes, parse_count
 from skytrain.storage import open_store
 from skytrain.tokens import Batch, BatchSettings, ShardWriter, TokenDataModule, TokenSplit
 from skytrain.tokens.cache import ShardCache
@@ -73,7 +73,7 @@ def skytrain_reader(folder: Path, tokens: int, **settings: object) -> Callable[[
     split = TokenSplit.open(store, "tokens/train", cache=ShardCache(folder / "cache"))
     train = {"a": split, "b": split} if "phases" in settings else split
     batches = BatchSettings(
-        sequence_length=T, micro_batch=BATCH, batch_sequences=64, total_steps=10**6, seed=1, **settings
+        sequence_length=T, micro_batch=BATCH, batches=BatchSizes(64), total_steps=10**6, seed=1, **settings
     )
     module = TokenDataModule(train, None, batches)
     return lambda: iter(module.train_dataloader())

@@ -54,6 +54,24 @@ def test_muon_works_on_meshes_of_our_own_and_not_under_deepspeed():
     assert refusal("optimizer=muon", "parallel=deepspeed-zero1").key == "optimizer.name"
 
 
+@pytest.mark.parametrize("preset", ["deepspeed-zero1", "deepspeed-zero3"])
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        ("trainer.ema_decay=0.99", "trainer.ema_decay"),
+        ("trainer.batch_schedule=[{batch_tokens: 131072, until_tokens: 10M}]", "trainer.batch_schedule"),
+    ],
+)
+def test_what_deepspeeds_engine_cannot_do_is_refused_with_what_does_the_same(preset, setting, key):
+    error = refusal(f"parallel={preset}", setting)
+    assert error.key == key and "parallel=fsdp" in (error.hint or "")
+    compose(["parallel=fsdp", setting])
+
+
+def test_an_average_of_weights_in_bf16_is_refused():
+    assert "bf16-mixed" in (refusal("trainer.ema_decay=0.99", "trainer.precision=bf16-true").hint or "")
+
+
 def test_a_norm_over_all_heads_is_refused_where_ranks_divide_them():
     olmo = ["model=olmo-2-1b", "trainer.sequence_length=1024"]
     compose([*olmo, "parallel=fsdp"])

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from skytrain.config import BPETokenizerConfig, HFModelConfig, SkytrainError, compose
+from skytrain.config import BatchSizes, BPETokenizerConfig, HFModelConfig, SkytrainError, compose
 from skytrain.export import HFExport, TrainingFacts, export_hf
 from skytrain.models import build_model
 from skytrain.tokens import train_bpe
@@ -40,6 +40,23 @@ def test_transformers_loads_the_export_with_equal_logits(model, tokenizer, tmp_p
         difference = theirs(tokens).logits - model(tokens)[..., : tokenizer.vocab_size]
     assert difference.abs().max() <= 1e-5
     assert theirs.generation_config.eos_token_id == tokenizer.eot
+
+
+@pytest.mark.parametrize("size", ["modern-124m", "modern-350m", "modern-1b"])
+def test_modern_recipes_export_to_transformers_own_qwen_3(size, tokenizer, tmp_path):
+    """Heads, their norms, rotary positions and the tied head as the recipe has them; fewer layers and tokens."""
+    from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
+
+    words = [f"model={size}", "tokenizer=bpe-4k", "tokenizer.vocab_size=257", "model.layers=1", "model.max_length=1024"]
+    model = build_model(compose([*words, f"model.vocab_size={tokenizer.vocab_size}"]).config.model, seed=1).eval()
+    theirs = AutoModelForCausalLM.from_pretrained(
+        export_hf(model, tokenizer, tmp_path / "out", HFExport("fp32"))
+    ).eval()
+    assert type(theirs) is Qwen3ForCausalLM
+    tokens = torch.tensor([tokenizer.encode_batch([TEXT])[0].tolist()[:24]])
+    with torch.no_grad():
+        difference = theirs(tokens).logits - model(tokens)[..., : tokenizer.vocab_size]
+    assert difference.abs().max() <= 1e-4
 
 
 def hf_model(tokenizer, folder):
@@ -75,7 +92,7 @@ def test_the_model_card_says_what_was_trained_on_what_and_for_how_much(model, to
         run="mine",
         step=100,
         total_steps=200,
-        batch_tokens=65536,
+        batches=BatchSizes(65536),
         sequence_length=1024,
         optimizer="adamw",
         learning_rate=3e-4,

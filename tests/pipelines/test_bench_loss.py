@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from skytrain.config import BatchSizes
 from skytrain.pipelines.bench_loss import (
     Contender,
     LossBench,
@@ -58,7 +59,7 @@ def test_what_a_loss_took_lies_between_the_validations_around_it():
 
 def test_the_first_steps_do_not_count_for_longer_than_the_others():
     records = [{"step": 1, "perf/step_ms": 90_000.0}, *({"step": n, "perf/step_ms": 100.0} for n in range(2, 11))]
-    points = loss_points([{"step": 0, "val/loss": 9.0}, *records, {"step": 10, "val/loss": 3.0}], 64)
+    points = loss_points([{"step": 0, "val/loss": 9.0}, *records, {"step": 10, "val/loss": 3.0}], BatchSizes(64))
     assert points == [point(640, pytest.approx(1.0), 3.0)]
 
 

@@ -60,6 +60,7 @@ def offers_for(config: Config, request: PlanRequest, catalog: Catalog = CATALOG,
 def work(**changes: Any) -> RunWork:
     plain = RunWork(
         steps=1000,
+        full_steps=1000,
         tokens=10**9,
         data_bytes=0,
         local_data_bytes=0,
@@ -102,7 +103,7 @@ def test_uncertainty_grows_from_measured_to_calibrated_to_assumed() -> None:
 
 def test_spot_is_interrupted_in_proportion_to_machine_hours_and_pays_for_what_is_lost() -> None:
     g5 = CATALOG.instance("g5.xlarge")
-    long = work(steps=100_000)
+    long = work(steps=100_000, full_steps=100_000)
     one, four = (estimate(long, 3.6, "measured", g5, nodes, price("spot")) for nodes in (1, 4))
     assert one.interruptions == pytest.approx(100 / 24, rel=0.1)
     assert four.interruptions == pytest.approx(4 * one.interruptions, rel=0.1)

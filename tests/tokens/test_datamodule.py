@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from skytrain.config import SkytrainError
+from skytrain.config import BatchSizes, SkytrainError
 from skytrain.storage import Store
 from skytrain.tokens import Batch, BatchSettings, TokenDataModule, TokenSplit
 from skytrain.tokens.order import windows_at
@@ -26,7 +26,14 @@ def split(store: Store) -> TokenSplit:
 
 
 def module(split: TokenSplit, rank: int = 0, world: int = 1, **settings: Any) -> TokenDataModule:
-    settings = {"sequence_length": T, "micro_batch": 2, "batch_sequences": 24, "total_steps": 12, "seed": 3, **settings}
+    settings = {
+        "sequence_length": T,
+        "micro_batch": 2,
+        "batches": BatchSizes(24),
+        "total_steps": 12,
+        "seed": 3,
+        **settings,
+    }
     made = TokenDataModule(split, split, BatchSettings(**settings))
     if world > 1:
         made.trainer = SimpleNamespace(distributed_sampler_kwargs={"rank": rank, "num_replicas": world}, global_step=0)  # type: ignore[assignment]

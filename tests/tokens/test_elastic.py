@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from skytrain.config import BatchSizes
 from skytrain.storage import Store
 from skytrain.tokens import BatchSettings, TokenDataModule, TokenSplit, datamodule
 from skytrain.tokens.cache import ShardCache
@@ -52,7 +53,7 @@ class Cluster:
         batches = BatchSettings(
             sequence_length=T,
             micro_batch=MICRO_BATCH,
-            batch_sequences=BATCH,
+            batches=BatchSizes(BATCH),
             total_steps=STEPS,
             seed=5,
             workers=workers,

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from skytrain.config import SkytrainError, compose
+from skytrain.config import BatchSizes, SkytrainError, compose
 from skytrain.models import build_model, lm_loss
 from skytrain.storage import Store
 from skytrain.tokens import BatchSettings, Manifest, PackedSplit, ShardWriter, TokenDataModule, TokenSplit, check_hashes
@@ -85,7 +85,7 @@ def test_targets_are_the_masked_tokens_and_each_exactly_once(store: Store, tmp_p
 
 def test_the_targets_of_a_step_are_known_before_it_is_read(store: Store) -> None:
     write(store, conversations())
-    settings = BatchSettings(sequence_length=T, micro_batch=2, batch_sequences=4, total_steps=6, seed=1)
+    settings = BatchSettings(sequence_length=T, micro_batch=2, batches=BatchSizes(4), total_steps=6, seed=1)
     module = TokenDataModule(PackedSplit.of(TokenSplit.open(store, PREFIX)), None, settings)
     batches = list(module.train_dataloader())
     counted = [sum(int(batch.mask.sum()) for batch in batches[at : at + 2]) for at in range(0, 12, 2)]
@@ -118,7 +118,7 @@ def test_the_loss_is_that_of_each_document_alone_over_its_masked_tokens(store: S
 
 def test_windows_across_documents_refuse_a_mask(store: Store) -> None:
     write(store, conversations())
-    settings = BatchSettings(sequence_length=T, micro_batch=2, batch_sequences=4, total_steps=6, seed=1)
+    settings = BatchSettings(sequence_length=T, micro_batch=2, batches=BatchSizes(4), total_steps=6, seed=1)
     with pytest.raises(SkytrainError, match=r"has a loss mask.*\n.*loader\.packing=documents"):
         TokenDataModule(TokenSplit.open(store, PREFIX), None, settings)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from skytrain.config import SkytrainError
+from skytrain.config import BatchSizes, SkytrainError
 from skytrain.storage import Store
 from skytrain.tokens import Batch, BatchSettings, PackedSplit, TokenDataModule, TokenSplit, as_batch
 from skytrain.tokens.mixture import Phase
@@ -109,7 +109,7 @@ def test_packed_windows_go_through_the_loader_once_an_epoch(store: Store, worker
     split = packed(store, documents(60))
     count = split.windows(T) // 2 * 2
     batches = BatchSettings(
-        sequence_length=T, micro_batch=2, batch_sequences=2, total_steps=count // 2, seed=1, workers=workers
+        sequence_length=T, micro_batch=2, batches=BatchSizes(2), total_steps=count // 2, seed=1, workers=workers
     )
     module = TokenDataModule(split, None, batches)
     rows = [tuple(row) for batch in module.train_dataloader() for row in batch.windows.tolist()]
@@ -123,7 +123,7 @@ def counted_targets(batches: list[Batch]) -> int:
 
 def test_the_targets_of_a_step_are_known_without_reading_it(store: Store) -> None:
     split, other = packed(store, documents(60)), TokenSplit.open(store, PREFIX)
-    settings = BatchSettings(sequence_length=T, micro_batch=2, batch_sequences=4, total_steps=6, seed=1)
+    settings = BatchSettings(sequence_length=T, micro_batch=2, batches=BatchSizes(4), total_steps=6, seed=1)
     module = TokenDataModule(split, None, settings)
     batches = list(module.train_dataloader())
     counted = [counted_targets(batches[at : at + 2]) for at in range(0, len(batches), 2)]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from skytrain.config import SkytrainError
+from skytrain.config import BatchSizes, SkytrainError
 from skytrain.storage import Retry, Store, StoreUnreachable, open_store
 from skytrain.tokens import BatchSettings, TokenDataModule, TokenSplit, datamodule
 from skytrain.tokens.cache import ShardCache
@@ -39,7 +39,7 @@ def stream(store: Store, cache: ShardCache, steps: int = 40, **settings: Any) ->
     values = {
         "sequence_length": T,
         "micro_batch": 2,
-        "batch_sequences": 4,
+        "batches": BatchSizes(4),
         "seed": 3,
         "shuffle": "blocks",
         "block_shards": 2,
@@ -127,7 +127,7 @@ def test_two_runs_stream_through_one_cache(s3_store: Store, tmp_path: Path) -> N
 
 def keep_step(folder: Path, cache: ShardCache, rank: int, world: int, step_done: Any, answer: Any) -> None:
     """A rank in a process of its own that waits for the others at every step, as a collective makes it."""
-    module = stream(FarFolder(folder), cache, steps=150, batch_sequences=2 * world)
+    module = stream(FarFolder(folder), cache, steps=150, batches=BatchSizes(2 * world))
     module.trainer = SimpleNamespace(distributed_sampler_kwargs={"rank": rank, "num_replicas": world}, global_step=0)  # type: ignore[assignment]
     seen = []
     for batch in module.train_dataloader():

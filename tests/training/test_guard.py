@@ -82,7 +82,7 @@ def test_a_step_that_is_not_finite_stops_the_run_before_the_weights_change(monke
 
 def test_a_state_that_lacks_an_update_is_neither_logged_nor_saved(monkeypatch):
     monkeypatch.setattr("skytrain.training.step.may_fuse", lambda *_: True)
-    for ask in (lambda trainer, module: module.take_loss(1), lambda trainer, module: trainer.save_checkpoint("never")):
+    for ask in (lambda trainer, module: module.take_loss(), lambda trainer, module: trainer.save_checkpoint("never")):
         with pytest.raises(SkytrainError, match="step 2: the loss is nan"):
             fit(Explodes(at=2), Guard("stop", None, lambda text: None), keep=Keep(ask))
 

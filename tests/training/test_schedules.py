@@ -2,14 +2,14 @@ import math
 
 import pytest
 
-from skytrain.config import ConstantScheduleConfig, WSDScheduleConfig
+from skytrain.config import BatchSizes, ConstantScheduleConfig, PowerScheduleConfig, WSDScheduleConfig
 from skytrain.config.schema import DecayScheduleConfig
 from skytrain.training import learning_rate
 from skytrain.training.schedules import warmup_steps
 
 COSINE = DecayScheduleConfig("cosine", warmup_steps=10, final_fraction=0.1)
 LINEAR = DecayScheduleConfig("linear", warmup_steps=10, final_fraction=0.0)
-WSD = WSDScheduleConfig("wsd", warmup_steps=10, decay_fraction=0.2, final_fraction=0.05)
+WSD = WSDScheduleConfig("wsd", warmup_steps=10, decay_fraction=0.2, decay_power=1.0, final_fraction=0.05)
 CONSTANT = ConstantScheduleConfig("constant", warmup_steps=10)
 
 
@@ -54,3 +54,21 @@ def test_constant_stays():
 def test_nothing_falls_below_the_end_after_the_horizon():
     assert learning_rate(COSINE, 500, 100) == pytest.approx(0.1)
     assert learning_rate(WSD, 500, 100) == pytest.approx(0.05)
+
+
+def test_a_power_decay_falls_fast_and_then_slowly():
+    power = PowerScheduleConfig("power", warmup_steps=10, power=2.0, final_fraction=0.1)
+    found = [learning_rate(power, step, 100) for step in (9, 10, 55, 100, 500)]
+    assert found == pytest.approx([1.0, 1.0, 0.1 + 0.9 * 0.25, 0.1, 0.1])
+    late = WSDScheduleConfig("wsd", warmup_steps=10, decay_fraction=0.2, decay_power=3.0, final_fraction=0.0)
+    assert [learning_rate(late, step, 100) for step in (80, 90, 100)] == pytest.approx([1, 0.125, 0])
+
+
+@pytest.mark.parametrize("schedule", [COSINE, LINEAR, WSD])
+def test_a_decay_follows_the_tokens_where_steps_differ_in_size(schedule):
+    """Forty half steps are as far as twenty whole ones; steps of one size have the rates of before, to the last bit."""
+    halves = BatchSizes(8, ((4, 160),))
+    linear = learning_rate(LINEAR, 75, 120, halves)
+    assert linear == pytest.approx(1 - (55 - 5) / (100 - 5))  # ten half steps of warm-up are five whole ones
+    for step in range(0, 101, 7):
+        assert learning_rate(schedule, step, 100, BatchSizes(8)) == learning_rate(schedule, step, 100)

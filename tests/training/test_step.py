@@ -49,7 +49,7 @@ def record(mode: Mode) -> tuple[list[str], int]:
     seen: list[str] = []
     for part in parts_of(mode):
         setattr(part.owner, part.function, recorded(part, getattr(part.owner, part.function), seen))
-    size = StepSize(batch_tokens=plan.batch_tokens, micro_batches=plan.micro_batches)
+    size = StepSize(batches=plan.batches)
     log = StepLog(Silent(), lambda step, record: None, Meter([], None), size, every=1)
     trainer = make_trainer(config, plan, open_store(tempfile.gettempdir()), [log], [])
     module = make_module(config, plan, outline(config), lambda text: None)

@@ -75,6 +75,7 @@ def shortened(config: Config, steps: int) -> Config:
         with_precision(config).trainer,
         steps=steps,
         tokens=None,
+        batch_schedule=[],
         stop_at_step=None,
         validate_every=None,
         sample_every=None,

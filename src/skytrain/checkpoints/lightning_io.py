@@ -63,6 +63,7 @@ class StoreCheckpointIO(CheckpointIO):
                 {"tensors": saved.optimizer(number), "groups": groups}
                 for number, groups in enumerate(zip(*shares, strict=True))
             ],
+            "average": saved.average,
             "random": saved.random,
         }
 
@@ -82,6 +83,7 @@ def split_checkpoint(checkpoint: dict[str, Any]) -> TrainingState:
         groups.append(optimizer["param_groups"])
         for name, slots in optimizer["state"].items():
             tensors.update({f"optimizer/{number}/{name}/{slot}": value for slot, value in slots.items()})
+    tensors.update({f"average/{name}": tensor for name, tensor in rest.pop("average", {}).items()})
     tensors.update({f"random/{name}": tensor for name, tensor in rest.pop("random", {}).items()})
     # Rank 0 saves it, but every rank checks it, so that all of them refuse what cannot be saved.
     plain, in_rest = split_tensors(rest)

@@ -34,7 +34,7 @@ def load_model(store: Store, source: str | None) -> LoadedModel:
         return LoadedModel(load_pretrained(source), load_tokenizer_folder(find_weights(source)), source, None)
     record, step = choose_checkpoint(store, source)
     model = build_model(recorded_model(record), seed=record.seed, start_weights=False)
-    load_weights(model, open_checkpoint(store, step_key(record.name, step)).model)
+    load_weights(model, open_checkpoint(store, step_key(record.name, step)).weights)
     model.eval()
     return LoadedModel(model, recorded_tokenizer(store, record), f"{record.name}@{step}", record)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -118,6 +118,17 @@ class Saved:
     @property
     def model(self) -> SavedTensors:
         return self.tensors.below("model/")
+
+    @property
+    def average(self) -> SavedTensors:
+        return self.tensors.below("average/")
+
+    @property
+    def weights(self) -> SavedTensors:
+        """The weights of the model that was trained: their average where the run keeps one, else the last ones."""
+        averages = {f"model/{name}": tensor for name, tensor in self.average.described().items()}
+        manifest = replace(self.tensors.manifest, tensors={**self.tensors.manifest.tensors, **averages})
+        return replace(self.tensors, manifest=manifest).below("model/")
 
     @property
     def random(self) -> SavedTensors:

@@ -1,3 +1,11 @@
+from .batches import (
+    BatchSizes as BatchSizes,
+    batch_sizes as batch_sizes,
+    recorded_batches as recorded_batches,
+    recorded_steps as recorded_steps,
+    total_steps as total_steps,
+    total_tokens as total_tokens,
+)
 from .capabilities import (
     Device as Device,
     Setup as Setup,
@@ -8,7 +16,7 @@ from .capabilities import (
     fused_settings_problem as fused_settings_problem,
 )
 from .capabilities.kernels import KERNEL_RULES as KERNEL_RULES
-from .checks import check as check, check_decoder as check_decoder, total_steps as total_steps
+from .checks import check as check, check_decoder as check_decoder
 from .composition import GROUPS as GROUPS, AdoptedSettings as AdoptedSettings, Composed as Composed, compose as compose
 from .discovery import discover as discover, folders_with as folders_with
 from .environment import (
@@ -116,6 +124,7 @@ from .schema import (
     OptimizerFacts as OptimizerFacts,
     ParallelConfig as ParallelConfig,
     PlanConfig as PlanConfig,
+    PowerScheduleConfig as PowerScheduleConfig,
     Precision as Precision,
     SageMakerConfig as SageMakerConfig,
     ServeConfig as ServeConfig,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from .batches import batch_sizes
 from .capabilities import COMBINATION_RULES, Setup, check_setup
 from .errors import ConfigError
 from .mesh import assumed_mesh, check_degrees
@@ -51,14 +52,32 @@ def _check_sizes(config: Config, fail: Fail) -> None:
             if own
             else f"set model.vocab_size={config.tokenizer.vocab_size}",
         )
+    _check_batches(config, fail)
+
+
+def _check_batches(config: Config, fail: Fail) -> None:
+    """Check that micro-batches divide the batch of every step, and that the phases of a schedule follow each other."""
+    trainer = config.trainer
     micro_tokens = trainer.sequence_length * (trainer.micro_batch or 1)  # `auto` divides any batch
-    if trainer.batch_tokens % micro_tokens:
-        near = max(1, round(trainer.batch_tokens / micro_tokens)) * micro_tokens
-        raise fail(
-            "trainer.batch_tokens",
-            f"{trainer.batch_tokens} is not a multiple of {micro_tokens} (trainer.micro_batch {trainer.micro_batch or 'auto'} x trainer.sequence_length {trainer.sequence_length})",
-            f"try trainer.batch_tokens={near}",
-        )
+    phases = {f"trainer.batch_schedule.{number}": phase for number, phase in enumerate(trainer.batch_schedule)}
+    sizes = {f"{key}.batch_tokens": phase.batch_tokens for key, phase in phases.items()}
+    for key, size in {**sizes, "trainer.batch_tokens": trainer.batch_tokens}.items():
+        if size % micro_tokens:
+            near = max(1, round(size / micro_tokens)) * micro_tokens
+            raise fail(
+                key,
+                f"{size} is not a multiple of {micro_tokens} (trainer.micro_batch {trainer.micro_batch or 'auto'} x trainer.sequence_length {trainer.sequence_length})",
+                f"try {near}" if key in sizes else f"try trainer.batch_tokens={near}",
+            )
+    before = 0
+    for key, phase in phases.items():
+        if phase.until_tokens <= before:
+            raise fail(
+                f"{key}.until_tokens",
+                f"{phase.until_tokens} is not after {before}, where the phase before it ends",
+                "phases are in their order, and each ends at so many tokens from the start of the run",
+            )
+        before = phase.until_tokens
 
 
 def _check_length_of_run(config: Config, fail: Fail) -> None:
@@ -72,11 +91,15 @@ def _check_length_of_run(config: Config, fail: Fail) -> None:
             f"give trainer.steps or trainer.tokens: {problem}",
             "leave one of them out" if trainer.steps else "add trainer.steps=N or trainer.tokens=N",
         )
-    if trainer.tokens is not None and trainer.tokens < trainer.batch_tokens:
+    first = batch_sizes(trainer).at(0)
+    if trainer.tokens is not None and trainer.tokens < first:
+        key = "trainer.batch_schedule" if trainer.batch_schedule else "trainer.batch_tokens"
         raise fail(
             "trainer.tokens",
-            f"{trainer.tokens} is less than one step of trainer.batch_tokens={trainer.batch_tokens}",
-            f"try trainer.tokens={trainer.batch_tokens} or a smaller trainer.batch_tokens",
+            f"{trainer.tokens} is less than one step of {key}={first}"
+            if key == "trainer.batch_tokens"
+            else f"{trainer.tokens} is less than the first step of {key}, which has {first}",
+            f"try trainer.tokens={first} or a smaller {key}",
         )
 
 
@@ -162,11 +185,3 @@ def _check_experts(model: DecoderConfig, experts: ExpertsConfig, fail: Fail) -> 
 def _nearest_divisor(whole: int, wanted: int) -> int:
     fits = [part for part in range(1, whole + 1) if whole % part == 0]
     return min(fits, key=lambda part: abs(part - wanted))
-
-
-def total_steps(config: Config) -> int:
-    """Return the length of the schedule in optimizer steps."""
-    if config.trainer.steps is not None:
-        return config.trainer.steps
-    assert config.trainer.tokens is not None
-    return config.trainer.tokens // config.trainer.batch_tokens

@@ -53,14 +53,17 @@ def model_size_problem(config: Config) -> str | None:
 
 
 def step_batches(config: Config, mesh: Mesh) -> tuple[int, int]:
-    """Return how each rank splits a step's batch: micro-batches per pipeline pass, and passes per step.
+    """Return how each rank splits a step of `trainer.batch_tokens`: micro-batches per pipeline pass, and passes per step.
 
     Without a pipeline, a pass is one micro-batch. A pipeline runs all micro-batches of a step in one pass by default:
-    the more micro-batches per pass, the smaller the bubble.
+    the more micro-batches per pass, the smaller the bubble. Where steps have several sizes, a pass has as many as divide
+    all of them.
     """
     trainer = config.trainer
-    count = trainer.batch_tokens // trainer.sequence_length // (trainer.micro_sequences * mesh.data)
-    together = (config.parallel.pipeline_micro_batches or count) if mesh.pipeline > 1 else 1
+    each = trainer.sequence_length * trainer.micro_sequences * mesh.data
+    count = trainer.batch_tokens // each
+    common = math.gcd(count, *(phase.batch_tokens // each for phase in trainer.batch_schedule))
+    together = (config.parallel.pipeline_micro_batches or common) if mesh.pipeline > 1 else 1
     return together, count // together
 
 

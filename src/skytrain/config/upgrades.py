@@ -24,6 +24,7 @@ from .schema import (
     ServeConfig,
     TrainerConfig,
     TuneConfig,
+    WSDScheduleConfig,
     fill,
 )
 
@@ -42,7 +43,14 @@ BEFORE: Mapping[type, Mapping[str, Any]] = {
         "rope_except": None,
     },
     ParallelConfig: {"expert": 1},
-    TrainerConfig: {"diverged_nats": None, "lost_steps": "stop"},
+    TrainerConfig: {
+        "diverged_nats": None,
+        "lost_steps": "stop",
+        "batch_schedule": (),
+        "ema_decay": None,
+        "ema_start": 0.7,
+    },
+    WSDScheduleConfig: {"decay_power": 1.0},
     BudgetConfig: {"overrun": "stop", "whole_machine": True, "planned_usd": None, "planned_step_seconds": None},
     CloudConfig: {
         "cloudwatch": False,

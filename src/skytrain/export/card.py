@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import __version__
+from ..config import BatchSizes
 
 LOSSES = {"train/loss": "training loss", "val/loss": "validation loss"}
 
@@ -19,7 +20,7 @@ class TrainingFacts:
     run: str
     step: int
     total_steps: int
-    batch_tokens: int
+    batches: BatchSizes  # tokens of each step
     sequence_length: int
     optimizer: str
     learning_rate: float
@@ -35,7 +36,7 @@ class TrainingFacts:
 
     @property
     def tokens(self) -> int:
-        return self.step * self.batch_tokens
+        return self.batches.before(self.step)
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,10 @@ def _training_rows(training: TrainingFacts) -> list[tuple[str, str]]:
     rows = [
         ("data", data),
         ("tokenizer", training.tokenizer),
-        ("tokens trained on", f"{training.tokens:,} ({training.batch_tokens:,} per step)"),
+        (
+            "tokens trained on",
+            f"{training.tokens:,} ({', then '.join(f'{size:,}' for size in training.batches.sizes(training.step))} per step)",
+        ),
         ("sequence length", f"{training.sequence_length:,}"),
         ("optimizer", f"{training.optimizer}, peak learning rate {training.learning_rate:g}"),
         ("precision", training.precision),

@@ -76,9 +76,9 @@ def _open_run(store: Store, source: str) -> MergeInput:
         model=record.config["model"],
         tokenizer=recorded_tokenizer(store, record),
         tensors={
-            name: TensorFacts(each.shape, "float" in each.dtype) for name, each in saved.model.described().items()
+            name: TensorFacts(each.shape, "float" in each.dtype) for name, each in saved.weights.described().items()
         },
-        read=saved.model.read_one,
+        read=saved.weights.read_one,
         run=record,
         step=step,
     )

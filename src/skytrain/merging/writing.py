@@ -116,7 +116,7 @@ def open_merged(store: Store, run: str) -> LoadedModel:
     config = recorded_model(record)
     if not has_layers(config):
         return load_model(store, run)
-    saved = open_checkpoint(store, step_key(record.name, step)).model
+    saved = open_checkpoint(store, step_key(record.name, step)).weights
     with torch.device("meta"):
         model = Decoder(config)
 

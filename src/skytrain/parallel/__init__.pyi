@@ -14,6 +14,7 @@ from .deepspeed import ZeroStrategy as ZeroStrategy
 from .deepspeed_setup import check_deepspeed as check_deepspeed, zero_settings as zero_settings
 from .lightning_internals import (
     call_through_wrapper as call_through_wrapper,
+    count_batches_of_step as count_batches_of_step,
     datamodule_of as datamodule_of,
     dump_checkpoint as dump_checkpoint,
     ends_step as ends_step,

@@ -33,7 +33,7 @@ class StateByName(Strategy):
         assert isinstance(network, nn.Module)
         return network
 
-    def _same_names(self) -> Mapping[str, str]:
+    def same_names(self) -> Mapping[str, str]:
         """Return the further names of parameters, mapped to the first."""
         return state.tied_names(self._network())
 
@@ -49,20 +49,23 @@ class StateByName(Strategy):
     def _mine(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor for name, tensor in named.items() if self._is_mine(name, tensor)}
 
-    def lightning_module_state_dict(self) -> dict[str, Any]:
-        tied = self._same_names()
-        named = state.named_tensors(self._network())
+    def own_values(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return what this rank saves of tensors that are named and placed as the parameters are."""
+        tied = self.same_names()
         return self._mine({name: tensor for name, tensor in named.items() if name not in tied})
 
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        return self.own_values(state.named_tensors(self._network()))
+
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        tied = self._same_names()
+        tied = self.same_names()
         # A pipeline has two copies of a tied weight; both are read from the saved one.
         named = {id(tensor): (name, tensor) for name, tensor in state.named_tensors(self._network()).items()}
         checkpoint["state_dict"].read_into((tied.get(name, name), tensor) for name, tensor in named.values())
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
         optimizer = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
-        tied = self._same_names()
+        tied = self.same_names()
         groups = state.names_in_groups(optimizer, dict(self._network().named_parameters()))
         named = state.numbers_to_names(optimizer.state_dict(), groups)
         flat = state.flatten_slots({name: slots for name, slots in named["state"].items() if name not in tied})
@@ -71,7 +74,7 @@ class StateByName(Strategy):
         return {"state": state.unflatten_slots(self._mine(flat)), "param_groups": named["param_groups"]}
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        tied = self._same_names()
+        tied = self.same_names()
         named = dict(self._network().named_parameters())
         for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             own = [{key: group.get(key) for key in OWN_SETTINGS if key in group} for group in optimizer.param_groups]

@@ -114,6 +114,18 @@ def recount_batches(checkpoint: dict[str, Any], batches_per_step: int) -> None:
             counts[key] += more
 
 
+def count_batches_of_step(trainer: pl.Trainer) -> None:
+    """Count the batches of the run so far as if all of its steps had had as many as the next one; for `on_train_batch_end`.
+
+    Lightning derives from this count where a step begins and ends.
+    """
+    count = trainer.global_step * trainer.accumulate_grad_batches
+    progress = trainer.fit_loop.epoch_loop.batch_progress
+    for counts in (progress.total, progress.current):
+        counts.ready = counts.started = counts.processed = count  # type: ignore[attr-defined]
+        counts.completed = count - 1  # Lightning counts the batch that ends after this hook
+
+
 def quieten_lightning() -> None:
     """Silence the advice in QUIET_LOGGERS and QUIET_WARNINGS."""
     for name in QUIET_LOGGERS:

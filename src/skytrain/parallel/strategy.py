@@ -313,7 +313,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
 
     # Checkpoints: each rank saves its parts, under the names of the whole model.
 
-    def _same_names(self) -> Mapping[str, str]:
+    def same_names(self) -> Mapping[str, str]:
         return self._same
 
     def lightning_module_state_dict(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import Config, SkytrainError
+from ..config import BatchSizes, Config, SkytrainError, batch_sizes
 from ..report import loss_svg
 from ..runs import Reporter, read_metrics
 from ..storage import open_store
@@ -106,21 +106,28 @@ def _trained(name: str, config: Config, reporter: Reporter) -> LossRun:
             f"{trained.run} was not trained to its end: {trained.outcome}\n  the same command resumes it"
         )
     records = read_metrics(open_store(config.store.root), trained.run)
-    points = loss_points(records, config.trainer.batch_tokens)
+    points = loss_points(records, batch_sizes(config.trainer))
     if not points:
         raise SkytrainError(f"{trained.run} has no validation\n  set trainer.validate_every, and prepare held-out text")
     return LossRun(trained.run, config.seed, tuple(points))
 
 
-def loss_points(records: Sequence[dict[str, Any]], batch_tokens: int) -> list[LossPoint]:
+def loss_points(records: Sequence[dict[str, Any]], batches: BatchSizes) -> list[LossPoint]:
     """Return the validations of a run with the training time before each.
 
-    A step counts as long as the median one: the first ones wait for compilers and caches.
+    A step counts as long as the median one of its size: the first ones wait for compilers and caches.
     """
-    steps = [record["perf/step_ms"] for record in records if "perf/step_ms" in record]
-    step_seconds = statistics.median(steps) / 1e3 if steps else 0.0
+    by_size: dict[int, list[float]] = {}
+    for record in records:
+        if "perf/step_ms" in record and record["step"]:
+            by_size.setdefault(batches.at(record["step"] - 1), []).append(record["perf/step_ms"] / 1e3)
+    medians = {size: statistics.median(seconds) for size, seconds in by_size.items()}
+
+    def seconds(step: int) -> float:
+        return sum(count * medians.get(size, 0.0) for size, count in batches.counts(step))
+
     return [
-        LossPoint(record["step"] * batch_tokens, record["step"] * step_seconds, record["val/loss"])
+        LossPoint(batches.before(record["step"]), seconds(record["step"]), record["val/loss"])
         for record in records
         if "val/loss" in record and record["step"]
     ]

@@ -22,7 +22,8 @@ from ..config import (
     build,
     format_count,
     has_layers,
-    total_steps,
+    recorded_batches,
+    total_tokens,
 )
 from ..planning import (
     BESIROGLU,
@@ -232,6 +233,12 @@ class _Search:
         self.request = replace(request, tokens_open=True, budget_usd=most, most_hours=self.deadline)
         config = composed.config
         assert isinstance(config.model, DecoderConfig)
+        if config.trainer.batch_schedule:
+            raise ConfigError(
+                "trainer.batch_schedule",
+                "--best chooses the batch itself, one for the whole run",
+                hint="leave it out here, and add it to the command that trains",
+            )
         self.base = config.model
         self.catalog = _tried_machines(load_catalog(), config.model, request)
         if config.plan.law not in LAWS:
@@ -340,7 +347,7 @@ class _Search:
     def _rate(self, row: BestRow) -> float:
         """Return the recipe's own rate, moved along the batch-aware law from its model and tokens to the row's."""
         config = self.composed.config
-        tokens = float(total_steps(config) * config.trainer.batch_tokens)
+        tokens = float(total_tokens(config))
         here = Rung(
             name="recipe",
             parameters=decoder_size(self.base).block_matrices,
@@ -376,7 +383,7 @@ class _Search:
     def _sized(self, model: DecoderConfig, batch_tokens: int) -> Config:
         """Return the recipe with another model and batch."""
         config = self.composed.config
-        trainer = replace(config.trainer, batch_tokens=batch_tokens, steps=1, tokens=None)
+        trainer = replace(config.trainer, batch_tokens=batch_tokens, batch_schedule=[], steps=1, tokens=None)
         return replace(config, model=model, trainer=trainer)
 
     def _offers_of(self, config: Config, model: DecoderConfig) -> list[Offer]:
@@ -426,7 +433,7 @@ def _own_run(store: Store, record: RunRecord) -> OwnRun | None:
     if loss is None or not math.isfinite(loss) or not record.step:
         return None
     size = decoder_size(build(DecoderConfig, record.config["model"]))
-    tokens = float(record.step * record.config["trainer"]["batch_tokens"])
+    tokens = float(recorded_batches(record.config["trainer"]).before(record.step))
     return OwnRun(
         name=record.name,
         parameters=float(size.parameters),

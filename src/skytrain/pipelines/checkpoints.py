@@ -153,7 +153,7 @@ def _safetensors(store: Store, commit: Commit, target: Path, with_optimizer: boo
     if target.exists():
         raise CheckpointError(f"{target} exists already and is not overwritten")
     saved = open_checkpoint(store, commit.key)
-    tensors = saved.model.read()
+    tensors = saved.weights.read()
     if with_optimizer:
         tensors |= {f"optimizer/{name}": tensor for name, tensor in saved.tensors.below("optimizer/").read().items()}
     target.parent.mkdir(parents=True, exist_ok=True)

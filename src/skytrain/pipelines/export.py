@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..checkpoints import LoadedModel, choose_checkpoint, load_model
-from ..config import Config, SkytrainError
+from ..config import Config, SkytrainError, recorded_batches, recorded_steps
 from ..export import Dtype, HFExport, TrainingFacts, check_hub_name, export_hf, export_llmc, push_folder
 from ..merging import MERGE_FILE, provenance_key, read_provenance
 from ..models import is_pretrained
@@ -111,12 +111,11 @@ def _training_facts(store: Store, loaded: LoadedModel) -> TrainingFacts | None:
     for record in read_metrics(store, run.name):
         if record["step"] <= step:
             metrics |= record
-    steps = trainer["steps"] or (trainer["tokens"] or 0) // trainer["batch_tokens"]
     return TrainingFacts(
         run=run.name,
         step=step,
-        total_steps=steps,
-        batch_tokens=trainer["batch_tokens"],
+        total_steps=recorded_steps(trainer),
+        batches=recorded_batches(trainer),
         sequence_length=trainer["sequence_length"],
         optimizer=config["optimizer"]["name"],
         learning_rate=config["optimizer"]["lr"],

@@ -9,7 +9,7 @@ import json
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
-from ..config import Config, SkytrainError, format_count, format_seconds, total_steps
+from ..config import Config, SkytrainError, batch_sizes, format_count, format_seconds, total_steps
 from ..planning import (
     EC2,
     ClusterCosts,
@@ -19,6 +19,7 @@ from ..planning import (
     PreparationOption,
     PrepareWork,
     corpus_work,
+    full_steps,
     load_catalog,
     offer_rows,
     plan_document,
@@ -40,7 +41,7 @@ def measure_here(config: Config, reporter: Reporter) -> None:
     from ..bench import measure  # loads torch
 
     measured = measure(config, reporter)
-    seconds = total_steps(config) * measured.step_seconds
+    seconds = full_steps(batch_sizes(config.trainer), total_steps(config)) * measured.step_seconds
     rate = format_count(measured.tokens_per_s)
     reporter.note(
         f"measured on {measured.device}: {measured.step_seconds * 1e3:.0f} ms a step "

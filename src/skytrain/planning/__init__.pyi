@@ -1,6 +1,8 @@
 from .best import (
     BestRow as BestRow,
     batch_for as batch_for,
+    expected_loss as expected_loss,
+    expected_loss_text as expected_loss_text,
     model_sizes as model_sizes,
     recipe_efficiency as recipe_efficiency,
     rest_of_budget as rest_of_budget,
@@ -39,6 +41,7 @@ from .costs import (
     BOOT_SECONDS as BOOT_SECONDS,
     EVALUATION_COST as EVALUATION_COST,
     INTERRUPTIONS_PER_HOUR as INTERRUPTIONS_PER_HOUR,
+    full_steps as full_steps,
     task_tokens as task_tokens,
     work_of as work_of,
     young_daly_seconds as young_daly_seconds,

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 
-from ..config import Config, DecoderConfig, format_count, total_steps
+from ..config import Config, DecoderConfig, format_count, total_tokens
 from .catalog import Catalog
 from .flops import DecoderSize, decoder_flops_per_token, decoder_size
-from .loss_laws import OPEN_RUNS, Forecast, LossForecaster, known_texts
+from .loss_laws import OPEN_RUNS, Forecast, LossForecaster, known_texts, useful_tokens
 from .offers import Offer
 from .ranking import rank_catalog
 from .tokens import Purchase
@@ -125,6 +125,31 @@ def recipe_efficiency(config: Config) -> float:
     return (MUON_EFFICIENCY if config.optimizer.name == "muon" else 1.0) * (GPT2_EFFICIENCY if learned else 1.0)
 
 
+def expected_loss(config: Config) -> Forecast | None:
+    """Return the validation loss to expect of a configured training; None for a model whose size is not known.
+
+    It is that of new weights: a run that starts from others, or continues a text that they have seen, is not foreseen.
+    """
+    if not isinstance(config.model, DecoderConfig) or config.model.weights is not None:
+        return None
+    text = known_texts().get(config.data.name)
+    distinct = config.data.target_tokens or (text.tokens if text else None)
+    law = LossForecaster(OPEN_RUNS, text.factor if text else None, recipe_efficiency(config))
+    return law.forecast(decoder_size(config.model), useful_tokens(float(total_tokens(config)), distinct))
+
+
+def expected_loss_text(config: Config) -> str | None:
+    """Return the expected loss as `plan` and `launch` show it, with what it does not know."""
+    forecast = expected_loss(config)
+    if forecast is None:
+        return None
+    text = known_texts().get(config.data.name)
+    known = (
+        "" if text and text.factor else f"; no public run is known on data={config.data.name}, so C4's loss is meant"
+    )
+    return f"a validation loss of {forecast.loss:.2f} (80%: {forecast.low:.2f} to {forecast.high:.2f}{known})"
+
+
 def rough_tokens(model: DecoderConfig, sequence_length: int, usd: float, usd_per_exaflop: float) -> float:
     """Return about how many tokens the dollars buy on the cheapest machine, without overhead."""
     return max(1e6, usd / usd_per_exaflop * 1e18 / decoder_flops_per_token(model, sequence_length))
@@ -139,7 +164,7 @@ def rest_of_budget(config: Config, choice: Offer, budget_usd: float | None) -> s
     if budget_usd is None or choice.estimate.usd_p90 > budget_usd / 2 or not isinstance(config.model, DecoderConfig):
         return None
     length = config.trainer.sequence_length
-    planned = total_steps(config) * config.trainer.batch_tokens
+    planned = total_tokens(config)
     flops = decoder_flops_per_token(config.model, length) * planned
     usd_per_exaflop = choice.estimate.usd_p90 / flops * 1e18
     text = known_texts().get(config.data.name)

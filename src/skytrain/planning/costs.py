@@ -12,10 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from ..config import Config, EvaluationConfig, Interval, find_tasks, has_layers, total_steps
+from ..config import (
+    BatchSizes,
+    Config,
+    EvaluationConfig,
+    Interval,
+    batch_sizes,
+    find_tasks,
+    has_layers,
+    total_steps,
+)
 from .catalog import InstanceType, Price
 from .measurements import SIGMA
-from .memory import checkpoint_bytes, planned_precision
+from .memory import checkpoint_bytes, planned_precision, update_facts
 from .price_list import HOURS_PER_MONTH, unit_prices
 from .throughput import Source
 
@@ -32,6 +41,7 @@ S3_FRACTION = 0.5  # of a machine's network rate, reached by S3 transfers
 S3_BYTES_PER_S_MOST = 2e9
 UNKNOWN_ITEMS = 1000  # items of a task whose file does not say how many it has
 EVALUATION_COST = 1 / 3  # cost of a token relative to training: forward pass only
+FIXED_SHARE = 0.1  # of a step's time that does not shrink with its batch: update, communication, launches; assumed
 GP3_GB = 200
 GP3_USD_PER_GB_MONTH = unit_prices()["gp3"].usd
 S3_PART_BYTES = 64 * 2**20
@@ -46,6 +56,7 @@ ASSUMPTIONS = {
     "failures": "Poisson, one in 6,300 hours of a machine in any market (Llama 3: 419 in 54 days on 2,048 machines); lost time as above",
     "S3": "half of the machine's network rate, at most 2 GB/s; assumed",
     "evaluation": "a third of a training token's time, for validation and downstream tasks; assumed",
+    "smaller steps": f"those of trainer.batch_schedule keep {FIXED_SHARE:.0%} of a usual step's time, the rest shrinks with their tokens; assumed",
     "storage": f"{GP3_GB} GB of gp3 a machine while it runs; data and checkpoints {KEPT_DAYS:.0f} days in S3",
 }
 
@@ -55,6 +66,7 @@ class RunWork:
     """The work of a run besides its steps."""
 
     steps: int
+    full_steps: float  # steps of the usual size that take as long
     tokens: int
     data_bytes: float
     local_data_bytes: float  # the part that must be on each machine's disk at once
@@ -85,16 +97,18 @@ def work_of(config: Config, steps: int | None = None) -> RunWork:
     model = config.model
     assert has_layers(model)
     steps = steps or min(total_steps(config), trainer.stop_at_step or total_steps(config))
-    tokens = steps * trainer.batch_tokens
+    batches = batch_sizes(trainer)
+    tokens = batches.before(steps)
     split = min(tokens, config.data.target_tokens or tokens)
     data_bytes = float(split * (2 if model.vocab_size <= 2**16 else 4))
     evaluations = steps // trainer.validate_every if trainer.validate_every else 0
     return RunWork(
         steps=steps,
+        full_steps=full_steps(batches, steps),
         tokens=tokens,
         data_bytes=data_bytes,
         local_data_bytes=data_bytes if config.loader.shuffle == "global" else 0.0,
-        checkpoint_bytes=checkpoint_bytes(model, config.optimizer.facts, planned_precision(trainer.precision)),
+        checkpoint_bytes=checkpoint_bytes(model, update_facts(config), planned_precision(trainer.precision)),
         checkpoint_every=trainer.checkpoint_every,
         interrupted_seconds=trainer.interrupted_every,
         kept_checkpoints=trainer.keep_checkpoints
@@ -102,6 +116,16 @@ def work_of(config: Config, steps: int | None = None) -> RunWork:
         + (steps // trainer.keep_every if trainer.keep_every else 0),
         evaluation_tokens=float(evaluations * trainer.validate_tokens + task_tokens(config.evaluation, steps)),
         compiled=trainer.compile,
+    )
+
+
+def full_steps(batches: BatchSizes, steps: int) -> float:
+    """Return how many steps of the usual size take as long as the first `steps` steps of a run."""
+    if not batches.phases:
+        return steps
+    return sum(
+        count * (size / batches.last + max(0.0, FIXED_SHARE * (1 - size / batches.last)))
+        for size, count in batches.counts(steps)
     )
 
 
@@ -129,10 +153,10 @@ def estimate(
     draw = _draws()
     usd_per_hour = price.usd_per_hour_min + (price.usd_per_hour_max - price.usd_per_hour_min) * draw["price"]
     step = step_seconds * np.exp(SIGMA[source] * draw["speed"])
-    training = work.steps * step
+    training = work.full_steps * step
     # Every machine downloads all shards: the order is global, so a window may be in any of them.
     download = s3_seconds(work.data_bytes, instance)
-    evaluation = step * work.steps * EVALUATION_COST * work.evaluation_tokens / work.tokens
+    evaluation = step * work.full_steps * EVALUATION_COST * work.evaluation_tokens / work.tokens
     save_seconds = s3_seconds(work.checkpoint_bytes, instance, nodes)
     interval = _interval_seconds(work, step, save_seconds)
     saves = np.ceil(training / interval) if interval is not None else np.ones_like(training)

@@ -9,10 +9,18 @@ kernel, so no tensor grows with the square of the length. After Korthikanti et a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from ..config import DecoderConfig, ExpertsConfig, OptimizerFacts, Precision, fused_mesh_problem, fused_model_problem
+from ..config import (
+    Config,
+    DecoderConfig,
+    ExpertsConfig,
+    OptimizerFacts,
+    Precision,
+    fused_mesh_problem,
+    fused_model_problem,
+)
 from .flops import decoder_size
 from .mesh import Mesh
 
@@ -246,6 +254,22 @@ class RankState:
     gradients: float
     optimizer: float
     step: float
+
+
+AVERAGE_BYTES = 4  # of a parameter's average (trainer.ema_decay), in memory and in a checkpoint
+
+
+def update_facts(config: Config) -> OptimizerFacts:
+    """Return the optimizer's facts, with what the average of the weights adds to the state of a parameter."""
+    facts = config.optimizer.facts
+    if config.trainer.ema_decay is None:
+        return facts
+    matrices = facts.matrix_state_bytes
+    return replace(
+        facts,
+        state_bytes=facts.state_bytes + AVERAGE_BYTES,
+        matrix_state_bytes=None if matrices is None else matrices + AVERAGE_BYTES,
+    )
 
 
 def optimizer_state_bytes(model: DecoderConfig, optimizer: OptimizerFacts) -> float:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..config import Config, SkytrainError, format_seconds
+from ..config import Config, SkytrainError, batch_sizes, format_seconds
 from .budget import Budget
 from .communication import Node
 from .costs import Estimate, estimate, work_of
@@ -37,7 +37,7 @@ def tokens_for_budget(config: Config, offer: Offer, budget_usd: float, deadline_
         hours = 0.0 if deadline_hours is None else estimate.hours_p90 / deadline_hours
         return max(hours, estimate.usd_p90 / budget_usd)
 
-    return _most_steps(used) * config.trainer.batch_tokens
+    return batch_sizes(config.trainer).before(_most_steps(used))
 
 
 def _most_steps(used: Callable[[int], float]) -> int:
@@ -96,7 +96,7 @@ def most_tokens(
         if len(bought) >= rows and at_most(offer) <= bought[rows - 1].tokens:
             break  # neither this offer nor any after it can buy more
         if tokens := tokens_for_budget(config, offer, budget_usd, deadline_hours):
-            steps = tokens // config.trainer.batch_tokens
+            steps = batch_sizes(config.trainer).steps_in(tokens)
             bought.append(Purchase(tokens, estimate_steps(config, offer, steps), offer))
             bought.sort(key=lambda one: -one.tokens)
     if not bought:

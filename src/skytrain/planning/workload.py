@@ -16,7 +16,7 @@ from ..config import (
 )
 from .costs import RunWork, work_of
 from .measurements import Measurement
-from .memory import TrainingJob, planned_precision
+from .memory import TrainingJob, planned_precision, update_facts
 from .search import Fixed, Placement
 
 
@@ -94,7 +94,7 @@ def job_of(config: Config) -> TrainingJob:
         sequence_length=trainer.sequence_length,
         micro_batch=trainer.micro_batch or 1,
         precision=planned_precision(trainer.precision),
-        optimizer=config.optimizer.facts,
+        optimizer=update_facts(config),
         compiled=trainer.compile,
         fused=trainer.fused != "off" and fused_settings_problem(config) is None and fused_model_problem(model) is None,
         graphs=trainer.cuda_graphs != "off" and not config.loader.separate_documents,

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from ..config import format_count, format_seconds
+from ..config import format_count, format_seconds, recorded_batches
 from ..runs import RunRecord, RunStatus
 from .axes import Plot, PlotLayer
 from .page import html_page, html_plots, html_section, html_table
@@ -70,11 +70,12 @@ def _tiles(run: RunPage) -> str:
     status = run.status
     val_loss = status.val_loss
     record = run.record
-    batch = record.config.get("trainer", {}).get("batch_tokens")
+    trainer = record.config.get("trainer", {})
+    tokens = recorded_batches(trainer).before(status.step or 0) if trainer.get("batch_tokens") else None
     lowest = min((value for _, value in _points(run, "val/loss")), default=None)
     tiles = [
         ("parameters", format_count(record.parameters)),
-        ("tokens", format_count(status.step * batch) if batch and status.step else None),
+        ("tokens", format_count(tokens) if tokens else None),
         ("training loss", _text(status.loss, ".4f")),
         ("validation loss", _text(val_loss, ".4f")),
         ("lowest validation loss", _text(lowest, ".4f") if lowest != val_loss else None),

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from itertools import zip_longest
 from typing import TypeVar
 
-from ..config import Config, format_bytes, format_count, format_seconds, plural, total_steps, visible
+from ..config import Config, batch_sizes, format_bytes, format_count, format_seconds, plural, total_steps, visible
 from ..evaluation import Measure, ModelResults, PairedDifference
 from ..planning import (
     BESIROGLU,
@@ -37,6 +37,7 @@ from ..planning import (
     Seller,
     decoder_flops_per_token,
     decoder_size,
+    expected_loss_text,
     job_of,
     usable_bytes,
 )
@@ -71,16 +72,19 @@ def run_lines(config: Config) -> list[str]:
     job = job_of(config)
     size = decoder_size(job.model)
     steps = total_steps(config)
-    tokens = steps * config.trainer.batch_tokens
+    batches = batch_sizes(config.trainer)
+    tokens = batches.before(steps)
     per_token = decoder_flops_per_token(job.model, job.sequence_length)
     active = "" if job.model.experts is None else f" ({format_count(size.active_parameters)} active)"
     optimal = ", ".join(
         f"{format_count(law.optimal_tokens(size.active_parameters))} ({law.name})" for law in (BESIROGLU, HOFFMANN)
     )
+    counted = " + ".join(f"{count} steps of {each:,}" for each, count in batches.counts(steps))
     return [
         f"{job.model.name}: {format_count(size.parameters)} parameters{active}, {format_count(per_token)}FLOP a token, {job.precision}",
-        f"{format_count(tokens)} tokens = {steps} steps of {config.trainer.batch_tokens:,}; {per_token * tokens:.2e} FLOP in all",
+        f"{format_count(tokens)} tokens = {counted}; {per_token * tokens:.2e} FLOP in all",
         f"compute-optimal for this size: {optimal} tokens",
+        *([f"to expect: {expected}"] if (expected := expected_loss_text(config)) is not None else []),
     ]
 
 
@@ -234,7 +238,7 @@ def tokens_table(bought: Sequence[Purchase], config: Config, request: PlanReques
                 f"{one.estimate.hours:.1f}",
                 f"{one.estimate.usd:,.2f}",
                 format_count(one.tokens),
-                f"{one.tokens // config.trainer.batch_tokens:,}",
+                f"{batch_sizes(config.trainer).steps_in(one.tokens):,}",
                 offer.placement.prediction.source,
             ]
         )

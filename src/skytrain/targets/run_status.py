@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from ..checkpoints import CheckpointError, committed, read_marker
-from ..config import Config, SkytrainError
+from ..config import Config, SkytrainError, recorded_steps
 from ..jobs import generation_key, list_meeting
 from ..runs import (
     DamagedRecord,
@@ -108,8 +108,7 @@ def _status_or_damage(store: Store, name: str) -> RunStatus:
 
 
 def status_of(store: Store, record: RunRecord) -> RunStatus:
-    trainer = record.config["trainer"]
-    total = trainer["steps"] or trainer["tokens"] // trainer["batch_tokens"]
+    total = recorded_steps(record.config["trainer"])
     return run_status(store, record.name, total, _newest_checkpoint(store, record.name))
 
 

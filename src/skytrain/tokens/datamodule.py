@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from ..config import SkytrainError
+from ..config import BatchSizes, SkytrainError
 from .batch import Batch
 from .blend import Blend, Shuffle
 from .mixture import Phase
@@ -49,9 +49,9 @@ class Windows(Dataset[Batch]):
 class TrainBatches(Sampler[np.ndarray]):
     """This rank's micro-batches from the module's position to the end of the run, across epochs.
 
-    With S sequences per step, step s covers positions [s * S, (s + 1) * S) of the global order. Each global
-    micro-batch is the next `world * micro_batch` positions, and rank r takes the r-th slice. The union over ranks
-    and accumulation steps is therefore the same for any world size.
+    Step s covers positions [before(s), before(s + 1)) of the global order, where `BatchSizes` says how many sequences
+    come before a step. Each global micro-batch is the next `world * micro_batch` positions, and rank r takes the r-th
+    slice. The union over ranks and accumulation steps is therefore the same for any world size.
     """
 
     def __init__(self, module: TokenDataModule, rank: int, world: int) -> None:
@@ -60,8 +60,10 @@ class TrainBatches(Sampler[np.ndarray]):
         self.world = world
 
     def __len__(self) -> int:
-        # Counts the whole run, also on resume: Lightning treats the batches before the resume as already fetched.
-        return self.module.total_steps * self.module.batch_sequences // (self.module.micro_batch * self.world)
+        # Counts the whole run, also on resume: Lightning treats the batches before the resume as already fetched. It counts
+        # them as if all steps had as many as the next one, so the largest step decides.
+        module = self.module
+        return module.total_steps * module.largest_batch // (module.micro_batch * self.world)
 
     def __iter__(self) -> Iterator[np.ndarray]:
         # Read the position now, not in the constructor: Lightning may create the loader before it restores our state,
@@ -103,7 +105,7 @@ class TrainBatches(Sampler[np.ndarray]):
             return shards[np.sort(firsts)].tolist()
 
         stride = module.micro_batch * self.world
-        chunk = max(STREAM_CHUNK, 2 * module.batch_sequences, 2 * (module.workers * PREFETCH + 1) * stride)
+        chunk = max(STREAM_CHUNK, 2 * module.largest_batch, 2 * (module.workers * PREFETCH + 1) * stride)
         cache = blend.splits[0].cache
         return ShardStream(blend.supply, shards_of, blend.shard_bytes(), cache.limit_bytes, chunk, cache.wait_seconds)
 
@@ -137,7 +139,7 @@ class BatchSettings:
 
     sequence_length: int
     micro_batch: int
-    batch_sequences: int  # number in one optimizer step, over all ranks
+    batches: BatchSizes  # sequences of each optimizer step, over all ranks
     total_steps: int
     seed: int
     workers: int = 0
@@ -177,8 +179,9 @@ class TokenDataModule(L.LightningDataModule):
         )
         self.sequence_length = sequence_length
         self.micro_batch = batches.micro_batch
-        self.batch_sequences = batches.batch_sequences
+        self.batches = batches.batches
         self.total_steps = batches.total_steps
+        self.largest_batch = max(self.batches.sizes(self.total_steps))
         self.workers = batches.workers
         self.document_starts = batches.document_starts
         self.validation_windows = 0
@@ -200,12 +203,16 @@ class TokenDataModule(L.LightningDataModule):
 
         Batches handed out by a loader do not count: prefetched ones have not been trained on.
         """
-        return self.position + (self._step_now - self.position_step) * self.batch_sequences
+        return self._position_of(self._step_now)
 
     @property
     def end_position(self) -> int:
         """One past the last sequence of the run, counted from this attempt's position and step."""
-        return self.position + (self.total_steps - self.position_step) * self.batch_sequences
+        return self._position_of(self.total_steps)
+
+    def _position_of(self, step: int) -> int:
+        """Return the position at which a step begins, counted from this attempt's position and step."""
+        return self.position + self.batches.before(step) - self.batches.before(self.position_step)
 
     def targets_in_step(self, step: int) -> int | None:
         """Return the number of target tokens in optimizer step `step` (from 0), over all ranks and micro-batches.
@@ -213,14 +220,16 @@ class TokenDataModule(L.LightningDataModule):
         None means that every position of every sequence is predicted. The number is a pure function of the order, so
         each rank knows it without communication, before the first micro-batch.
         """
-        first = self.position + (step - self.position_step) * self.batch_sequences
-        return self.blend.targets(np.arange(first, first + self.batch_sequences))
+        first = self._position_of(step)
+        return self.blend.targets(np.arange(first, first + self.batches.at(step)))
 
     def train_dataloader(self) -> TrainLoader:
         rank, world = self._data_parallel()
-        if self.batch_sequences % (self.micro_batch * world):
+        sizes = self.batches.sizes(self.total_steps)
+        uneven = next((size for size in sizes if size % (self.micro_batch * world)), None)
+        if uneven is not None:
             raise SkytrainError(
-                f"a batch of {self.batch_sequences} sequences does not divide into micro-batches of {self.micro_batch} on {world} data-parallel ranks\n"
+                f"a batch of {uneven} sequences does not divide into micro-batches of {self.micro_batch} on {world} data-parallel ranks\n"
                 f"  choose trainer.batch_tokens as a multiple of {self.micro_batch * world * self.sequence_length}, or another trainer.micro_batch"
             )
         self.blend.check_cache()
@@ -241,11 +250,11 @@ class TokenDataModule(L.LightningDataModule):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.position = state_dict["position"]
-        self.position_step = state_dict.get("step", self.position // self.batch_sequences)
+        self.position_step = state_dict.get("step", self.batches.steps_in(self.position))
         for name, mine in self._order_identity().items():
             if name in state_dict and state_dict[name] != mine:
                 if self.branches_off:
-                    self.position = self.position_step * self.batch_sequences
+                    self.position = self.batches.before(self.position_step)
                     return
                 raise SkytrainError(
                     f"the checkpoint's position is of another order of samples: {name} was {state_dict[name]}, now it is {mine}\n"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config import Config, ConfigError, LoaderConfig, SkytrainError, TokenFilesConfig, format_bytes
+from ..config import BatchSizes, Config, ConfigError, LoaderConfig, SkytrainError, TokenFilesConfig, format_bytes
 from ..storage import Store
 from .cache import ShardCache, default_folder
 from .formats import FileLayout, open_token_files
@@ -41,7 +41,7 @@ def open_training_data(
     sources: TrainingSources,
     *,
     vocab_size: int,
-    batch_sequences: int,
+    batches: BatchSizes,
     validate: bool,
 ) -> TrainingData:
     """Open the splits of a run: made local and verified now, or, with `shuffle: blocks`, when needed."""
@@ -57,7 +57,7 @@ def open_training_data(
     if loader.shuffle == "global":
         _make_local(train, cache)
     phases = tuple(
-        Phase(phase.from_step * batch_sequences, tuple(phase.weights[name] for name in sources.mixture))
+        Phase(batches.before(phase.from_step), tuple(phase.weights[name] for name in sources.mixture))
         for phase in loader.mixture
     )
     # Only the first windows of the validation split are read: the data module requests their shards.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import lightning.pytorch as pl
 import torch
 
-from ..config import format_count
+from ..config import BatchSizes, format_count
 from ..runs import Meter, Reporter
 from ..storage import Store
 from .guard import Diverged
@@ -53,8 +53,7 @@ def is_last(trainer: pl.Trainer, step: int) -> bool:
 class StepSize:
     """The work of one step, by which its speed is measured."""
 
-    batch_tokens: int
-    micro_batches: int  # number that a device takes in a step
+    batches: BatchSizes  # tokens of each step
     flops_per_token: int | None = None
     peak_flops: float | None = None  # peak of all devices together
 
@@ -93,16 +92,17 @@ class StepLog(AtStep):
     def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
         if step % self.every and not is_last(trainer, step):
             return
-        loss = module.take_loss(self._size.micro_batches)
+        loss = module.take_loss()
         seconds = module.clock.seconds()
         steps = step - self._logged_step
+        tokens = self._size.batches.before(step) - self._size.batches.before(self._logged_step)
         step_seconds = (seconds - self._logged_seconds) / steps
         wait_seconds = getattr(getattr(trainer, "datamodule", None), "waited_seconds", 0.0)
         wait_ms = (wait_seconds - self._logged_wait) / steps * 1e3
         self._logged_step = step
         self._logged_seconds = seconds
         self._logged_wait = wait_seconds
-        tokens_per_s = self._size.batch_tokens / step_seconds
+        tokens_per_s = tokens / (step_seconds * steps)
         assert module.grad_norm is not None
         record = {
             "train/loss": loss,
@@ -119,8 +119,9 @@ class StepLog(AtStep):
             self._reporter.note(f"step {step} | {problem}")
         if self._size.flops_per_token and self._size.peak_flops:
             record["perf/mfu"] = tokens_per_s * self._size.flops_per_token / self._size.peak_flops
-        pace = self._seconds_a_step(step)
-        seconds_left = (trainer.max_steps - step) * (pace or step_seconds)
+        pace = self._seconds_a_token(step)
+        tokens_left = self._size.batches.before(trainer.max_steps) - self._size.batches.before(step)
+        seconds_left = tokens_left * (pace or 1 / tokens_per_s)
         if self._meter.usd_per_hour is not None:
             record.update(self._cost(step, seconds_left))
         self.write(trainer, step, record)
@@ -128,13 +129,13 @@ class StepLog(AtStep):
         known = seconds_left if pace else None
         self._reporter.progress("train", step, trainer.max_steps, step_line(record), known)
 
-    def _seconds_a_step(self, step: int) -> float | None:
-        """Return the mean time of a step so far, evaluations and saves included; None after the first logged step."""
+    def _seconds_a_token(self, step: int) -> float | None:
+        """Return the mean time of a token so far, evaluations and saves included; None after the first logged step."""
         now = time.monotonic()
         if not self._pace_step:
             self._pace_step = step
             self._pace_began = now
-        done = step - self._pace_step
+        done = self._size.batches.before(step) - self._size.batches.before(self._pace_step)
         return (now - self._pace_began) / done if done else None
 
     def _cost(self, step: int, seconds_left: float) -> dict[str, float]:
@@ -142,7 +143,7 @@ class StepLog(AtStep):
         usd = self._meter.usd()
         return {
             "cost/usd": usd,
-            "cost/usd_per_btok": usd / (step * self._size.batch_tokens / 1e9),
+            "cost/usd_per_btok": usd / (self._size.batches.before(step) / 1e9),
             "cost/projected_usd": self._meter.usd(in_seconds=seconds_left),
         }
 

@@ -116,7 +116,7 @@ class EvaluateRestored(pl.Callback):
 
 @contextmanager
 def _undisturbed(trainer: pl.Trainer, module: CausalLM) -> Iterator[None]:
-    """Evaluate without gradients and dropout, and leave training as it was.
+    """Evaluate the average of the weights where there is one, without gradients and dropout, and leave training as it was.
 
     At the end, random generators and training mode are restored, and gathered weights are released.
     """
@@ -124,7 +124,10 @@ def _undisturbed(trainer: pl.Trainer, module: CausalLM) -> Iterator[None]:
     was_training = module.training
     module.eval()
     try:
-        with torch.no_grad():  # not inference mode: a mesh may create here what it keeps between steps
+        with (
+            torch.no_grad(),
+            module.averaged(),
+        ):  # not inference mode: a mesh may create here what it keeps between steps
             yield
     finally:
         module.train(was_training)

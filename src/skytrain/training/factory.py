@@ -14,9 +14,11 @@ from torch import nn
 
 from ..checkpoints import StoreCheckpointIO
 from ..config import (
+    BatchSizes,
     Config,
     MissingExtra,
     Precision,
+    batch_sizes,
     resolve_mesh,
     step_batches,
     total_steps,
@@ -35,6 +37,7 @@ from ..models import (
 from ..parallel import MeshStrategy, OneDevice, Replicas, Settings, check_deepspeed, quieten_lightning, zero_settings
 from ..planning import Mesh
 from ..storage import Store, register_fsspec
+from .average import WeightAverage
 from .garbage import KeepGarbageOut
 from .guard import make_guard
 from .losses import apply_fp8, choose_loss, find_device
@@ -48,13 +51,26 @@ class TrainingPlan:
 
     total_steps: int  # the schedule's horizon
     stop_step: int  # where training ends, the horizon or earlier
-    batch_sequences: int  # per optimizer step, over all devices
+    batches: BatchSizes  # tokens of each step, over all devices
     micro_batch: int  # sequences that the loader gives a device at a time
-    micro_batches: int  # that it gives a device in a step
-    batch_tokens: int
+    micro_batches: int  # that it gives a device in a step of trainer.batch_tokens
     device: str
     mesh: Mesh
     ranks: Ranks
+
+    @property
+    def batch_tokens(self) -> int:
+        """Return the tokens of a step after the last phase of trainer.batch_schedule."""
+        return self.batches.last
+
+    @property
+    def tokens(self) -> int:
+        """Return the tokens of the whole schedule."""
+        return self.batches.before(self.total_steps)
+
+    def micro_batches_at(self, step: int) -> int:
+        """Return the number of micro-batches that a device takes in step `step` (from 0)."""
+        return self.batches.at(step) * self.micro_batches // self.batches.last
 
 
 def plan_training(config: Config, ranks: Ranks | None = None) -> TrainingPlan:
@@ -70,10 +86,9 @@ def plan_training(config: Config, ranks: Ranks | None = None) -> TrainingPlan:
     return TrainingPlan(
         total_steps=steps,
         stop_step=min(steps, trainer.stop_at_step or steps),
-        batch_sequences=trainer.batch_tokens // trainer.sequence_length,
+        batches=batch_sizes(trainer),
         micro_batch=trainer.micro_sequences * together,
         micro_batches=runs,
-        batch_tokens=trainer.batch_tokens,
         device=device,
         mesh=mesh,
         ranks=ranks,
@@ -135,12 +150,28 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
     return MeshStrategy(plan.mesh, settings)
 
 
+def make_average(config: Config, plan: TrainingPlan) -> WeightAverage | None:
+    """Return the average of the weights that the run keeps."""
+    trainer = config.trainer
+    if trainer.ema_decay is None:
+        return None
+    return WeightAverage(trainer.ema_decay, max(1, round(trainer.ema_start * plan.total_steps)))
+
+
 def make_module(config: Config, plan: TrainingPlan, model: nn.Module, tell: Callable[[str], None]) -> CausalLM:
     """Return the LightningModule, with the loss that `choose_loss` chooses; `tell` is given its label."""
     apply_memory_settings(model, config.trainer, by_mesh=uses_mesh_strategy(config))
     apply_fp8(config, plan.device, model, plan.mesh)
     path = choose_loss(config, plan.device, plan.mesh)
-    optimization = Optimization(config.optimizer, config.lr_schedule, plan.total_steps, config.trainer.clip_norm)
+    optimization = Optimization(
+        optimizer=config.optimizer,
+        schedule=config.lr_schedule,
+        total_steps=plan.total_steps,
+        clip_norm=config.trainer.clip_norm,
+        batches=plan.batches,
+        average=make_average(config, plan),
+        micro_batches_at=plan.micro_batches_at if plan.batches.phases else None,
+    )
     module = CausalLM(model, optimization, loss=path.loss, guard=make_guard(config.trainer, tell))
     check_documents = getattr(model, "check_documents", None)
     if config.loader.separate_documents and check_documents is not None:
@@ -175,7 +206,7 @@ def make_trainer(
         precision="32-true" if meshed else config.trainer.compute_precision,
         max_steps=plan.stop_step,
         max_epochs=-1,
-        accumulate_grad_batches=plan.micro_batches,
+        accumulate_grad_batches=plan.micro_batches_at(0),
         limit_val_batches=0,  # `Evaluations` runs evaluators instead
         num_sanity_val_steps=0,
         use_distributed_sampler=False,  # the data module splits a global batch over the ranks

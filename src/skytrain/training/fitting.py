@@ -160,8 +160,7 @@ def _step_log(attempt: Attempt) -> StepLog:
             services.cloudwatch.metrics(step, record)
 
     size = StepSize(
-        batch_tokens=plan.batch_tokens,
-        micro_batches=plan.micro_batches,
+        batches=plan.batches,
         flops_per_token=flops_per_token(attempt.run.model, trainer.sequence_length),
         peak_flops=peak * plan.ranks.world_size if peak else None,
     )
@@ -224,7 +223,7 @@ def _interruptions(attempt: Attempt, save_soon: Callable[[], None]) -> Interrupt
     plan = context.plan
     if services.meter.usd_per_hour is not None and context.ranks.first:
         settle = torch.cuda.synchronize if plan.device == "cuda" else lambda: None
-        overrun = OverrunWatch(services.meter, limits, plan.stop_step, settle)
+        overrun = OverrunWatch(services.meter, limits, plan.stop_step, plan.batches, settle)
         if limits.usd is not None:
             budget = BudgetWatch(services.meter, Budget.of(limits))
     sources = StopSources(
@@ -248,7 +247,9 @@ def _scheduled(attempt: Attempt) -> list[Scheduled]:
         loss = ValidationLoss(data.val_dataloader)
         missed = _is_validation_missing(attempt)
         # A token costs less than in training: there is no backward pass.
-        steps = data.validation_windows * trainer.sequence_length / attempt.context.plan.batch_tokens
+        plan = attempt.context.plan
+        smallest = min(plan.batches.sizes(plan.total_steps))
+        steps = data.validation_windows * trainer.sequence_length / smallest
         scheduled.append(
             Scheduled(evaluator=loss, every=trainer.validate_every, at_end=True, at_start=missed, steps=steps)
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import math
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from ..config import Config, SkytrainError, format_bytes, format_count, has_laye
 from ..models import Decoder, build_model, initial_value, lm_loss, split_auxiliary
 from ..planning import MIB, Mesh, job_of, largest_micro_batch, usable_bytes
 from ..tokens import Batch
+from .average import WeightAverage
 from .factory import TrainingPlan
 from .losses import choose_loss
 from .memory import apply_memory_settings
@@ -108,6 +110,9 @@ def _timed(config: Config, device: str) -> MicroBatchTrial:
     model = _model(config, device)
     apply_memory_settings(model, trainer)
     optimizer = make_optimizer(model, config.optimizer, fused=on_gpu)
+    average = None if trainer.ema_decay is None else WeightAverage(trainer.ema_decay, 1)
+    if average is not None:
+        average.reserve(model)  # it takes memory like the optimizer's state
     compute = choose_loss(config, device).loss
     autocast = torch.autocast(device, torch.bfloat16, enabled=trainer.compute_precision == "bf16-mixed")
     windows = torch.randint(
@@ -222,8 +227,10 @@ def _compiles(config: Config, device: str) -> bool:
 
 
 def _sizes(config: Config) -> list[int]:
-    """Return the powers of two that divide a step's sequences."""
-    sequences = config.trainer.batch_tokens // config.trainer.sequence_length
+    """Return the powers of two that divide the sequences of every step."""
+    trainer = config.trainer
+    tokens = [trainer.batch_tokens, *(phase.batch_tokens for phase in trainer.batch_schedule)]
+    sequences = math.gcd(*tokens) // trainer.sequence_length
     return [1 << power for power in range(sequences.bit_length()) if sequences % (1 << power) == 0]
 
 

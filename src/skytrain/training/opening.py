@@ -85,18 +85,19 @@ def _make_data(config: Config, plan: TrainingPlan, store: Store, sources: Traini
             f"{store.url(prepared.folder)} has no validation split to validate on\n"
             "  prepare with a larger data.validation_fraction, or set trainer.validate_every=null"
         )
+    sequences = plan.batches.in_sequences(config.trainer.sequence_length)
     opened = open_training_data(
         store,
         config.loader,
         sources,
         vocab_size=config.model.vocab_size,
-        batch_sequences=plan.batch_sequences,
+        batches=sequences,
         validate=prepared.validation is not None,
     )
     batches = BatchSettings(
         sequence_length=config.trainer.sequence_length,
         micro_batch=plan.micro_batch,
-        batch_sequences=plan.batch_sequences,
+        batches=sequences,
         total_steps=plan.total_steps,
         seed=config.seed,
         workers=config.trainer.workers,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..config import BudgetConfig, format_seconds
+from ..config import BatchSizes, BudgetConfig, format_seconds
 from ..planning import Budget
 from ..runs import Meter
 
@@ -30,11 +30,17 @@ class OverrunWatch:
     """
 
     def __init__(
-        self, meter: Meter, budget: BudgetConfig, stop_step: int, settle: Callable[[], None] = lambda: None
+        self,
+        meter: Meter,
+        budget: BudgetConfig,
+        stop_step: int,
+        batches: BatchSizes | None = None,
+        settle: Callable[[], None] = lambda: None,
     ) -> None:
         self._meter = meter
         self._budget = budget
         self._stop_step = stop_step
+        self._batches = batches or BatchSizes(1)
         self._settle = settle
         self._first_step: int | None = None
         self._last_seconds = 0.0
@@ -42,14 +48,16 @@ class OverrunWatch:
         self.verdict: OverrunVerdict | None = None
 
     def after_step(self, step: int, training_seconds: Callable[[], float]) -> OverrunVerdict | None:
-        """Return the verdict once, after the 20th step of the attempt. This is called after each step."""
+        """Return the verdict once, after the 20th step of the attempt that has the usual size. This is called after each step."""
         if self._first_step is None:
+            if self._batches.at(step - 1) != self._batches.last:
+                return None  # smaller steps tell little about the usual ones
             self._first_step = step
         done = step - self._first_step + 1
         if not FIRST - 1 <= done <= LAST + 1 or self.verdict is not None:
             return None
         if done == LAST + 1:
-            self.verdict = self._judge(self._stop_step - step)
+            self.verdict = self._judge(self._full_steps(self._stop_step) - self._full_steps(step))
             return self.verdict
         self._settle()
         seconds = training_seconds()
@@ -58,7 +66,11 @@ class OverrunWatch:
         self._last_seconds = seconds
         return None
 
-    def _judge(self, steps_left: int) -> OverrunVerdict | None:
+    def _full_steps(self, step: int) -> float:
+        """Return the tokens before step `step`, in steps of the usual size."""
+        return self._batches.before(step) / self._batches.last
+
+    def _judge(self, steps_left: float) -> OverrunVerdict | None:
         budget = self._budget
         slowest = self._slowest
         spending = self._meter.spending()

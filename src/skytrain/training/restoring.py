@@ -16,6 +16,7 @@ class StartAtStep(pl.Callback):
         self._step = step
 
     def on_fit_start(self, trainer: pl.Trainer, module: Any) -> None:
+        module.set_micro_batches(self._step)
         start_at_step(trainer, self._step)
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:

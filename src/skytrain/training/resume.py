@@ -283,7 +283,7 @@ def build_start_model(config: Config, store: Store, point: ResumePoint) -> nn.Mo
     """Build the model that training starts with, without weights where a whole checkpoint is restored into it later."""
     if point.weights_key is not None:
         model = build_model(config.model, seed=config.seed, start_weights=False)
-        load_weights(model, open_checkpoint(point.source(store), point.weights_key).model)
+        load_weights(model, open_checkpoint(point.source(store), point.weights_key).weights)
         return model
     if point.weights is None:
         return outline(config, start_weights=point.key is None)

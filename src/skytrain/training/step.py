@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,10 +33,20 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import nn
 
-from ..config import LRScheduleConfig, OptimizerConfig
+from ..config import BatchSizes, LRScheduleConfig, OptimizerConfig
 from ..models import WithAuxiliary, count_targets, lm_loss, split_auxiliary, weighted
-from ..parallel import MeshStrategy, Pipeline, ZeroStrategy, datamodule_of, ends_step, recount_batches
+from ..parallel import (
+    MeshStrategy,
+    Pipeline,
+    StateByName,
+    ZeroStrategy,
+    count_batches_of_step,
+    datamodule_of,
+    ends_step,
+    recount_batches,
+)
 from ..tokens import Batch, as_batch
+from .average import WeightAverage
 from .callbacks import StepLog
 from .guard import Guard, LateGuard
 from .losses import Loss
@@ -74,6 +84,9 @@ class Optimization:
     schedule: LRScheduleConfig
     total_steps: int  # the schedule's horizon
     clip_norm: float | None = None
+    batches: BatchSizes | None = None  # tokens of each step, where they differ
+    average: WeightAverage | None = None  # of the weights, over the end of the run
+    micro_batches_at: Callable[[int], int] | None = None  # those of a device in step `step`; None: always as many
 
 
 class CausalLM(pl.LightningModule):
@@ -174,8 +187,10 @@ class CausalLM(pl.LightningModule):
                 parameter.grad = None  # optimizers skip parameters without a gradient: no step, no decay, no momentum
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """Update the weights, and then the routers' biases where a model has them."""
+        """Update the weights, and then their average and the routers' biases where a run has them."""
         super().optimizer_step(*args, **kwargs)
+        if self._optimization.average is not None and ends_step(self.trainer):
+            self._optimization.average.update(self.model, self.global_step + 1)
         if self._loads.moves_biases and ends_step(self.trainer):
             self._loads.collect()
             self._loads.move_biases()
@@ -214,17 +229,18 @@ class CausalLM(pl.LightningModule):
 
     def learning_rate_factor(self, step: int) -> float:
         """Return the factor on the peak learning rate after `step` steps. Lightning asks after each optimizer step."""
-        return learning_rate(self._optimization.schedule, step, self._optimization.total_steps)
+        wanted = self._optimization
+        return learning_rate(wanted.schedule, step, wanted.total_steps, wanted.batches)
 
     # What callbacks read after a step.
 
-    def take_loss(self, micro_batches: int) -> float:
+    def take_loss(self) -> float:
         """Return the mean loss of the last step over all ranks.
 
         This waits for the device and forgets the losses, so call it only when a line is logged.
         """
         self.check_last_update()
-        mean = torch.stack(self._losses[-micro_batches:]).float().mean()
+        mean = self._step_loss()
         self._losses.clear()
         # Ranks that share a batch have the same loss, so the mean over ranks is the mean over batches.
         return float(self.trainer.strategy.reduce(mean, reduce_op="mean"))
@@ -253,6 +269,8 @@ class CausalLM(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         """Build the optimizer and its schedule. Lightning calls it once, when the strategy has placed the model."""
         self._loads = RouterLoads(self.model)  # the strategy may have replaced the model by its stages
+        if self._optimization.average is not None:
+            self._optimization.average.reserve(self.model)
         optimizer = self.build_optimizer(fused=may_fuse(self.device.type, str(self.trainer.precision)))
         if self._guard is not None and LateGuard.supports(self._guard, optimizer):
             self._late_guard = LateGuard(self._guard, optimizer)
@@ -282,9 +300,39 @@ class CausalLM(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.check_last_update()
+        average = self._optimization.average
+        if average is not None and average.begun:
+            checkpoint["average"] = self._strategy_by_name().own_values(average.values)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self._optimization.average is not None:
+            same = self._strategy_by_name().same_names()
+            self._optimization.average.restore(self.model, checkpoint["average"], same)
+        self.set_micro_batches(checkpoint["global_step"])
         recount_batches(checkpoint, self.trainer.accumulate_grad_batches)
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Set how many micro-batches the next step has. Lightning calls it after the callbacks."""
+        if self._optimization.micro_batches_at is not None and ends_step(self.trainer):
+            before = self.trainer.accumulate_grad_batches
+            self.set_micro_batches(self.global_step)
+            if self.trainer.accumulate_grad_batches != before:
+                count_batches_of_step(self.trainer)
+
+    def set_micro_batches(self, step: int) -> None:
+        """Let a step consist of the micro-batches that trainer.batch_schedule gives step `step` (from 0)."""
+        if self._optimization.micro_batches_at is not None:
+            self.trainer.accumulate_grad_batches = self._optimization.micro_batches_at(step)
+
+    def _strategy_by_name(self) -> StateByName:
+        strategy = self.trainer.strategy
+        assert isinstance(strategy, StateByName), "the capability table refuses an average with other strategies"
+        return strategy
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Let the model have the average of its weights, where the run has one; afterwards it has its own again."""
+        average = self._optimization.average
+        return nullcontext() if average is None else average.in_place(self.model)
 
     # Evaluation in the training loop: evaluators call these, not Lightning's loop.
 

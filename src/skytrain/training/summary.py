@@ -6,6 +6,7 @@ from ..config import format_count, uses_deepspeed, uses_process_group
 from ..models import flops_per_token
 from ..tokens import describe_begin
 from .context import RunContext
+from .factory import TrainingPlan
 from .opening import OpenedRun
 from .schedules import warmup_steps
 
@@ -37,10 +38,10 @@ def _steps(context: RunContext, run: OpenedRun) -> list[Row]:
     devices = f"{plan.mesh.data} ranks x " if plan.mesh.data > 1 else ""
     through = f"{plan.micro_batch // trainer.micro_sequences} x " if plan.mesh.pipeline > 1 else ""
     sequences = f"{trainer.micro_batch} sequences of {trainer.sequence_length}"
-    tokens = plan.batch_tokens * plan.total_steps
+    tokens = plan.tokens
     epochs = ", ".join(
         f"{count:.2f}" + (f" of {name}" if config.loader.mixture else "")
-        for name, count in run.data.blend.epochs(plan.batch_sequences * plan.total_steps).items()
+        for name, count in run.data.blend.epochs(tokens // trainer.sequence_length).items()
     )
     per_token = flops_per_token(run.model, trainer.sequence_length)
     optimizer = config.optimizer
@@ -51,6 +52,7 @@ def _steps(context: RunContext, run: OpenedRun) -> list[Row]:
     rows = [
         ("steps", f"{plan.total_steps}{stop}"),
         ("batch", f"{plan.batch_tokens} tokens = {devices}{plan.micro_batches} x {through}{sequences}"),
+        *_smaller_steps(plan),
         ("tokens", f"{format_count(tokens)}, {epochs} epochs"),
         ("compute", f"{format_count(per_token)}FLOP a token, {per_token * tokens:.2e} FLOP in all"),
         ("optimizer", f"{optimizer.name}, {rates}, decay {optimizer.weight_decay:g}, clip {trainer.clip_norm}"),
@@ -61,6 +63,14 @@ def _steps(context: RunContext, run: OpenedRun) -> list[Row]:
             ("warm-up", f"{steps}: lr_schedule.warmup_steps={configured} is more than the run's {plan.total_steps}")
         )
     return rows
+
+
+def _smaller_steps(plan: TrainingPlan) -> list[Row]:
+    """Return the sizes of the steps where they differ."""
+    counts = plan.batches.counts(plan.total_steps)
+    if len(counts) == 1 and counts[0][0] == plan.batch_tokens:
+        return []
+    return [("batches", ", ".join(f"{steps} steps of {size} tokens" for size, steps in counts))]
 
 
 def _hardware(context: RunContext, run: OpenedRun) -> list[Row]:

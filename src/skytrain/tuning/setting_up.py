@@ -95,6 +95,12 @@ def sensible_range(config: Config, rungs: Sequence[Rung]) -> tuple[float, float]
 def check_range(config: Config) -> None:
     """Raise ConfigError for meaningless trials and limits, before anything is measured."""
     steps = total_steps(config)
+    if config.trainer.batch_schedule:
+        raise ConfigError(
+            "trainer.batch_schedule",
+            "shorter trials would never leave its first phases",
+            hint="tune with trainer.batch_schedule=[], and train with the schedule and the rate that was found",
+        )
     if config.tune.final_from_step >= steps:
         raise ConfigError("tune.final_from_step", f"{config.tune.final_from_step} is not below the run's {steps} steps")
     if config.lr_schedule.warmup_steps >= steps:

@@ -175,6 +175,26 @@ def _deepspeed_spikes(setup: Setup) -> str | None:
     return f"{zscore:g}: DeepSpeed tells the gradient norm when the weights have changed already, too late to refuse it"
 
 
+def _deepspeed_batches(setup: Setup) -> str | None:
+    if not setup.config.trainer.batch_schedule or not setup.mesh.deepspeed:
+        return None
+    return "DeepSpeed's engine is built for one number of micro-batches a step"
+
+
+def _deepspeed_average(setup: Setup) -> str | None:
+    decay = setup.config.trainer.ema_decay
+    if decay is None or not setup.mesh.deepspeed:
+        return None
+    return f"{decay:g}: DeepSpeed's engine keeps the weights in its own pieces, and saves nothing beside them"
+
+
+def _average_of_bf16(setup: Setup) -> str | None:
+    trainer = setup.config.trainer
+    if trainer.ema_decay is None or trainer.precision != "bf16-true":
+        return None
+    return f"{trainer.ema_decay:g}: weights in bf16 (trainer.precision=bf16-true) lose what an average is made of"
+
+
 def _deepspeed_compile(setup: Setup) -> str | None:
     return "true is not for DeepSpeed" if setup.config.trainer.compile and setup.mesh.deepspeed else None
 
@@ -305,6 +325,27 @@ FEATURE_RULES = (
         excludes="DeepSpeed",
         problem=_deepspeed_spikes,
         fix="set trainer.spike_zscore=null; updates that are not finite are still refused",
+    ),
+    Rule(
+        name="deepspeed-batches",
+        key="trainer.batch_schedule",
+        excludes="DeepSpeed",
+        problem=_deepspeed_batches,
+        fix="try parallel=fsdp, which divides the same state, or trainer.batch_schedule=[]",
+    ),
+    Rule(
+        name="deepspeed-average",
+        key="trainer.ema_decay",
+        excludes="DeepSpeed",
+        problem=_deepspeed_average,
+        fix="try parallel=fsdp, which divides the same state, or trainer.ema_decay=null",
+    ),
+    Rule(
+        name="average-of-bf16",
+        key="trainer.ema_decay",
+        excludes="`trainer.precision=bf16-true`",
+        problem=_average_of_bf16,
+        fix="try trainer.precision=bf16-mixed, or trainer.ema_decay=null",
     ),
     Rule(
         name="deepspeed-compile",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ..mesh import DIMENSIONS
 from ..schema import has_layers
 from .rule import Rule, Setup
@@ -70,36 +72,49 @@ def _tensor(setup: Setup) -> str | None:
     return uneven and f"{uneven[0]}, which is {uneven[1]}, does not divide among {mesh.tensor} ranks"
 
 
-def _micro_batches(setup: Setup) -> int | None:
-    """Return the micro-batches of a step on each data-parallel rank; None if they do not divide evenly."""
+def _micro_batches(setup: Setup) -> list[int] | None:
+    """Return the micro-batches of each size of step on a data-parallel rank; None if they do not divide evenly."""
+    each = (setup.config.trainer.micro_batch or 1) * setup.mesh.data
+    sizes = _step_sequences(setup)
+    return None if any(size % each for size in sizes.values()) else [size // each for size in sizes.values()]
+
+
+def _step_sequences(setup: Setup) -> dict[str, int]:
+    """Return the sequences of a step by the settings that say so: those of the schedule, and the last."""
     trainer = setup.config.trainer
-    count, rest = divmod(trainer.batch_tokens // trainer.sequence_length, (trainer.micro_batch or 1) * setup.mesh.data)
-    return None if rest else count
+    sizes = {
+        f"trainer.batch_schedule.{number}.batch_tokens": phase.batch_tokens
+        for number, phase in enumerate(trainer.batch_schedule)
+    }
+    sizes["trainer.batch_tokens"] = trainer.batch_tokens
+    return {key: size // trainer.sequence_length for key, size in sizes.items()}
 
 
 def _batch(setup: Setup) -> str | None:
-    if _micro_batches(setup) is not None:
-        return None
     trainer = setup.config.trainer
     ranks = setup.mesh.data
-    sequences = trainer.batch_tokens // trainer.sequence_length
     together = (trainer.micro_batch or 1) * ranks
+    uneven = next(((key, size) for key, size in _step_sequences(setup).items() if size % together), None)
+    if uneven is None:
+        return None
+    key, sequences = uneven
     near = max(1, round(sequences / together)) * together * trainer.sequence_length
     return (
         f"{sequences} sequences a step do not divide over {ranks} data-parallel ranks x "
-        f"{trainer.micro_batch or 1} (trainer.micro_batch); try trainer.batch_tokens={near}"
+        f"{trainer.micro_batch or 1} (trainer.micro_batch); try {key}={near}"
     )
 
 
 def _through_pipeline(setup: Setup) -> str | None:
     mesh = setup.mesh
     parallel = setup.config.parallel
-    count = _micro_batches(setup)
-    if mesh.pipeline == 1 or count is None:
+    counts = _micro_batches(setup)
+    if mesh.pipeline == 1 or counts is None:
         return None
-    through = parallel.pipeline_micro_batches or count
-    if count % through:
-        return f"{through} does not divide the {count} micro-batches of a step"
+    through = parallel.pipeline_micro_batches or math.gcd(*counts)
+    uneven = next((count for count in counts if count % through), None)
+    if uneven is not None:
+        return f"{through} does not divide the {uneven} micro-batches of a step"
     if through >= mesh.pipeline and (mesh.chunks == 1 or through % mesh.pipeline == 0):
         return None
     rule = "a multiple of" if mesh.chunks > 1 else "at least"
@@ -151,7 +166,7 @@ JOB_SIZE_RULES = (
     Rule(
         name="batch",
         key="trainer.batch_tokens",
-        excludes="data-parallel ranks x `trainer.micro_batch` that do not divide it",
+        excludes="data-parallel ranks x `trainer.micro_batch` that do not divide it, or a batch of `trainer.batch_schedule`",
         problem=_batch,
         fix="another trainer.batch_tokens or trainer.micro_batch",
     ),
@@ -160,6 +175,7 @@ JOB_SIZE_RULES = (
         key="parallel.pipeline_micro_batches",
         excludes="fewer micro-batches than the schedule needs, or a number that does not divide a step's",
         problem=_through_pipeline,
-        fix="a larger trainer.batch_tokens, a smaller trainer.micro_batch or parallel.pipeline_micro_batches=null",
+        fix="a larger trainer.batch_tokens (or batch of trainer.batch_schedule), a smaller trainer.micro_batch or "
+        "parallel.pipeline_micro_batches=null",
     ),
 )

@@ -39,11 +39,13 @@ from .tokens import (
     TokenizerConfig,
 )
 from .training import (
+    BatchPhaseConfig,
     ConstantScheduleConfig,
     DecayScheduleConfig,
     EvaluatorConfig,
     LRScheduleConfig,
     ParallelConfig,
+    PowerScheduleConfig,
     TrainerConfig,
     WSDScheduleConfig,
 )
@@ -58,6 +60,7 @@ __all__ = [
     "RESULT",
     "WEIGHTS",
     "BPETokenizerConfig",
+    "BatchPhaseConfig",
     "BudgetConfig",
     "CloudConfig",
     "Config",
@@ -91,6 +94,7 @@ __all__ = [
     "OtherKeys",
     "ParallelConfig",
     "PlanConfig",
+    "PowerScheduleConfig",
     "Precision",
     "Range",
     "RolesConfig",

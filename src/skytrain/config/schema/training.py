@@ -35,6 +35,16 @@ class DecayScheduleConfig:
 
 
 @settings
+class PowerScheduleConfig:
+    """Warm up, then fall to `final_fraction` of the peak as the rest of the run to a power."""
+
+    name: Literal["power"] = setting(NUMBERS, "Shape of the decay.")
+    warmup_steps: Whole = setting(NUMBERS, "Steps over which the learning rate rises to its peak.")
+    power: PositiveFloat = setting(NUMBERS, "Power of the part of the run that is left; 1: a line.")
+    final_fraction: Fraction = setting(NUMBERS, "Learning rate at the last step, as a share of the peak.")
+
+
+@settings
 class ConstantScheduleConfig:
     """Warm up, then stay at the peak."""
 
@@ -49,10 +59,11 @@ class WSDScheduleConfig:
     name: Literal["wsd"] = setting(NUMBERS, "Shape of the schedule.")
     warmup_steps: Whole = setting(NUMBERS, "Steps over which the learning rate rises to its peak.")
     decay_fraction: Fraction = setting(NUMBERS, "Share of the steps, at the end, in which the learning rate decays.")
+    decay_power: PositiveFloat = setting(NUMBERS, "Power of the part of the decay that is left; 1: a line.")
     final_fraction: Fraction = setting(NUMBERS, "Learning rate at the last step, as a share of the peak.")
 
 
-LRScheduleConfig = DecayScheduleConfig | ConstantScheduleConfig | WSDScheduleConfig
+LRScheduleConfig = DecayScheduleConfig | PowerScheduleConfig | ConstantScheduleConfig | WSDScheduleConfig
 
 
 @settings
@@ -126,17 +137,37 @@ class EvaluatorConfig:
 
 
 @settings
+class BatchPhaseConfig:
+    """The beginning of a run, with batches of another size."""
+
+    batch_tokens: Count = setting(NUMBERS, "Tokens per optimizer step, over all devices.")
+    until_tokens: Count = setting(
+        NUMBERS, "Tokens from the start of the run: steps that begin before so many have this size."
+    )
+
+
+@settings
 class TrainerConfig:
     """Batches, length, precision and reporting of a training."""
 
     sequence_length: Positive = setting(NUMBERS, "Tokens in one sequence.")
     batch_tokens: Count = setting(NUMBERS, "Tokens per optimizer step, over all devices.")
+    batch_schedule: list[BatchPhaseConfig] = setting(
+        NUMBERS,
+        "Other batches first, such as [{batch_tokens: 64K, until_tokens: 20M}]; steps after the last phase have "
+        "`batch_tokens`. Learning rates fall with the tokens, not the steps.",
+    )
     micro_batch: MicroBatch = setting(
         EXECUTION, "Sequences per device and pass, or auto: the fastest measured; accumulation follows."
     )
     steps: Positive | None = setting(NUMBERS, "Optimizer steps, the horizon of the schedule; give this or `tokens`.")
     tokens: Count | None = setting(NUMBERS, "Tokens to train on, in place of `steps`.")
     stop_at_step: Positive | None = setting(EXECUTION, "End early; the schedule keeps its full horizon.")
+    ema_decay: Fraction | None = setting(
+        NUMBERS,
+        "Decay, in each step, of an average of the weights: evaluated, exported and served in their place; null: none.",
+    )
+    ema_start: Fraction = setting(NUMBERS, "Share of the steps after which that average begins.")
     clip_norm: PositiveFloat | None = setting(NUMBERS, "Largest norm of the gradients; null: they are not clipped.")
     on_anomaly: Literal["stop", "skip", "ignore"] = setting(
         NUMBERS, "What to do, before the weights change, when loss or gradient norm is not finite, or is a spike."

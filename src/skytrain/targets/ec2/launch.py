@@ -28,6 +28,7 @@ from ...config import (
     Config,
     ConfigError,
     SkytrainError,
+    batch_sizes,
     format_count,
     parse_count,
     plugin_targets,
@@ -366,12 +367,13 @@ def smoke_job(job: PlannedJob, tokens: str, compose: Callable[[Sequence[str]], C
         wanted = parse_count(tokens)
     except ValueError as error:
         raise SkytrainError(f"--smoke {tokens}: {error}\n  for example: --smoke 20M") from None
-    steps = math.ceil(wanted / config.trainer.batch_tokens)
+    batches = batch_sizes(config.trainer)
+    steps = batches.steps_in(wanted - 1) + 1
     whole = min(total_steps(config), config.trainer.stop_at_step or total_steps(config))
     if not 0 < steps < whole:
         raise SkytrainError(
             f"--smoke {tokens}: that is {steps} of the run's {whole} steps\n"
-            f"  give fewer tokens than {format_count(whole * config.trainer.batch_tokens)}, and more than 0"
+            f"  give fewer tokens than {format_count(batches.before(whole))}, and more than 0"
         )
     name = f"{run_name(config)}{SMOKE_SUFFIX}"
     composed = compose([*job.composed.overrides, f"run={name}", f"trainer.stop_at_step={steps}"])
