@@ -119,6 +119,8 @@ def test_every_recipe_is_whole_without_another_word():
     assert {recipe: name for recipe, name in data.items() if recipe not in continued} == {
         "gpt2-124m-openwebtext": "openwebtext",
         "modern-124m": "openwebtext",
+        "modern-350m": "fineweb",
+        "modern-1b": "fineweb",
         "gpt2-124m-pile": "pile",
         "quickstart": "python-docs",
         "tune-hw5": "openwebtext",

@@ -18,6 +18,11 @@ from tests.support.vllm import vllm_python
 
 TEXT = "The quick brown fox jumps over the lazy dog. Return the value of the argument, or the default."
 PROMPT, TOKENS = 12, 24
+MODELS = {
+    "gpt2": ["model=gpt2-tiny"],
+    "llama": ["model=llama-tiny"],
+    "modern": ["model=modern-124m", "model.head_size=64", "model.mlp_width=352"],
+}
 SCRIPT = """
 import json, sys
 from vllm import LLM, SamplingParams
@@ -31,14 +36,14 @@ print("found", json.dumps([list(found.token_ids), [step[token].logprob for token
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", MODELS)
 def test_vllm_serves_the_export_as_transformers_does(family: str, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     tokenizer = train_bpe(BPETokenizerConfig(kind="bpe", name="tiny", vocab_size=300, sample_bytes=10**6), [TEXT] * 5)
     # vLLM's attention for CPUs takes heads of 64.
     small = ["layers=2", "width=128", "heads=2", "max_length=128", f"vocab_size={tokenizer.vocab_size}"]
-    words = [f"model={family}-tiny", "tokenizer=bpe-4k", "tokenizer.vocab_size=257", "trainer.sequence_length=8"]
+    words = [*MODELS[family], "tokenizer=bpe-4k", "tokenizer.vocab_size=257", "trainer.sequence_length=8"]
     model = build_model(compose([*words, *(f"model.{each}" for each in small)]).config.model, seed=1)
     with torch.no_grad():
         for parameter in model.parameters():  # further apart than at the start, so that the choice is clear

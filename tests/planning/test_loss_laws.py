@@ -11,6 +11,8 @@ from skytrain.planning import (
     LossForecaster,
     OwnRun,
     decoder_size,
+    expected_loss,
+    expected_loss_text,
     hellaswag,
     lowest_of_each,
     model_sizes,
@@ -79,3 +81,18 @@ def test_hellaswag_is_not_claimed_beyond_its_fit() -> None:
     assert hellaswag(decoder_size(sizes()[-1]), 1e14) is None
     small = hellaswag(decoder_size(sizes()[4]), 1e10)
     assert small is not None and 0.28 < small < 0.34  # GPT-2 124M has 0.29 to 0.31
+
+
+def test_a_recipe_is_planned_with_the_loss_to_expect_of_it():
+    """More tokens, Muon and rotary positions lower it; a text that no public run had is said to be unknown."""
+    words = ["data=fineweb", "trainer.steps=5K"]
+    gpt2 = expected_loss(compose(["recipe=gpt2-124m-openwebtext", *words]).config)
+    longer = expected_loss(compose(["recipe=gpt2-124m-openwebtext", "data=fineweb", "trainer.steps=10K"]).config)
+    modern = expected_loss(compose(["recipe=modern-124m", "trainer.batch_tokens=524288", *words]).config)
+    larger = expected_loss(compose(["recipe=modern-350m"]).config)
+    assert gpt2 and longer and modern and larger
+    assert larger.loss < modern.loss < longer.loss < gpt2.loss
+    assert all(each.low < each.loss < each.high for each in (gpt2, modern, larger))
+    unknown = expected_loss_text(compose(["recipe=modern-124m"]).config)
+    assert unknown and "no public run is known on data=openwebtext" in unknown
+    assert expected_loss(compose(["model=custom", "model.target=a.B"]).config) is None

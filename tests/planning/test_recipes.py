@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from skytrain.cli.main import app
-from skytrain.config import compose
-from skytrain.planning import job_of, usable_bytes
+from skytrain.config import compose, total_tokens
+from skytrain.planning import decoder_size, job_of, usable_bytes
 from skytrain.planning.memory import rank_memory
 from skytrain.planning.mesh import requested_mesh
+from skytrain.tuning import Rung, combined_law
 
 ROOT = Path(__file__).parents[2]
 MODELS = ("llama-3.1-8b", "gemma-2-9b", "solar-10.7b", "exaone-3.5-7.8b", "llama-2-13b")
@@ -33,6 +35,28 @@ def test_a_recipe_fits_its_machine_with_the_memory_that_the_page_says(model: str
     page = (ROOT / "docs" / "continue-pretraining.md").read_text()
     row = next(line for line in page.splitlines() if line.startswith(f"| `recipe={recipe}` |"))
     assert f"| {memory / 1e9:.1f} of " in row and config.parallel.name in row
+
+
+@pytest.mark.parametrize("size", ["350m", "1b"])
+def test_the_rates_of_modern_recipes_are_those_of_the_measured_one_moved_by_the_law(size: str) -> None:
+    measured, moved = (compose([f"recipe=modern-{name}"]).config for name in ("124m", size))
+    here, there = (
+        Rung(
+            name=config.model.name,
+            parameters=decoder_size(config.model).block_matrices,
+            tokens=float(total_tokens(config)),
+            batch_tokens=config.trainer.batch_tokens,
+            usd=0.0,
+        )
+        for config in (measured, moved)
+    )
+    law = combined_law(there)
+    factor = math.exp(law(there) - law(here))
+    assert moved.optimizer.lr == pytest.approx(measured.optimizer.lr * factor, rel=0.02)
+    assert moved.optimizer.rates()["embedding"] == pytest.approx(
+        measured.optimizer.rates()["embedding"] * factor, rel=0.02
+    )
+    assert total_tokens(moved) == pytest.approx(20 * decoder_size(moved.model).parameters, rel=0.01)
 
 
 def test_a_recipe_is_planned_in_dollars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from ..aws import PREVIEW_NOTE, is_preview
 from ..checkpoints import committed
 from ..config import EXIT_CODES, Config, HFModelConfig, SkytrainError, find_tasks, has_layers
 from ..evaluation import stored_task_key
-from ..planning import JobKind, read_plan
+from ..planning import JobKind, expected_loss_text, read_plan
 from ..runs import recorded_commit, run_name
 from ..storage import Store, is_hub_name, open_store
 from ..tokens import Prepared, find_training_data, open_mixture
@@ -48,6 +48,8 @@ def prepare_job(request: LaunchRequest) -> ReadyJob:
     target = find_target(request.compose(clouds).config.cloud.target)
     check_request(target, request)
     ready = target.prepare(request)
+    if request.job == "train" and (expected := expected_loss_text(ready.config)) is not None:
+        ready = replace(ready, summary=[*ready.summary, ("expects", expected)])
     if is_preview(ready.config.cloud):
         return replace(ready, notes=(*ready.notes, PREVIEW_NOTE))
     planned = read_plan(request.plan).words if request.plan is not None else []
