@@ -325,6 +325,11 @@ def lightning_module(*settings: Settings, model: nn.Module | None = None) -> Cau
     from .training import make_module, plan_training, with_precision
 
     config = with_precision(_with_micro_batch(_compose(settings)).config)
+    if config.trainer.ema_decay is not None:
+        raise SkytrainError(
+            "trainer.ema_decay: `train` saves and evaluates the average of the weights, a Trainer of your own does not\n"
+            "  set trainer.ema_decay=null, and add Lightning's own WeightAveraging callback"
+        )
     built = build_model(config.model, seed=config.seed) if model is None else model
     return make_module(config, plan_training(config), built, lambda _: None)
 
@@ -340,15 +345,17 @@ def trainer_options(*settings: Settings, devices: int = 1) -> dict[str, Any]:
     config = with_precision(_with_micro_batch(_compose(settings)).config)
     plan = plan_training(config)
     together = plan.micro_batch * devices
-    if plan.batch_sequences % together:
+    batches = plan.batches.in_sequences(config.trainer.sequence_length)
+    uneven = next((size for size in batches.sizes(plan.total_steps) if size % together), None)
+    if uneven is not None:
         raise SkytrainError(
-            f"a batch of {plan.batch_sequences} sequences does not divide into micro-batches of {plan.micro_batch} on "
+            f"a batch of {uneven} sequences does not divide into micro-batches of {plan.micro_batch} on "
             f"{devices} devices\n  set another trainer.batch_tokens or trainer.micro_batch"
         )
     return {
         "max_steps": plan.stop_step,
         "max_epochs": -1,
-        "accumulate_grad_batches": plan.batch_sequences // together,
+        "accumulate_grad_batches": batches.at(0) // together,
         "precision": config.trainer.compute_precision,
         "use_distributed_sampler": False,
         "devices": devices,

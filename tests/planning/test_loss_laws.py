@@ -85,9 +85,9 @@ def test_hellaswag_is_not_claimed_beyond_its_fit() -> None:
 
 def test_a_recipe_is_planned_with_the_loss_to_expect_of_it():
     """More tokens, Muon and rotary positions lower it; a text that no public run had is said to be unknown."""
-    words = ["data=fineweb", "trainer.steps=5K"]
+    words = ["data=fineweb", "trainer.steps=5000"]
     gpt2 = expected_loss(compose(["recipe=gpt2-124m-openwebtext", *words]).config)
-    longer = expected_loss(compose(["recipe=gpt2-124m-openwebtext", "data=fineweb", "trainer.steps=10K"]).config)
+    longer = expected_loss(compose(["recipe=gpt2-124m-openwebtext", "data=fineweb", "trainer.steps=10000"]).config)
     modern = expected_loss(compose(["recipe=modern-124m", "trainer.batch_tokens=524288", *words]).config)
     larger = expected_loss(compose(["recipe=modern-350m"]).config)
     assert gpt2 and longer and modern and larger

@@ -170,7 +170,6 @@ def make_module(config: Config, plan: TrainingPlan, model: nn.Module, tell: Call
         clip_norm=config.trainer.clip_norm,
         batches=plan.batches,
         average=make_average(config, plan),
-        micro_batches_at=plan.micro_batches_at if plan.batches.phases else None,
     )
     module = CausalLM(model, optimization, loss=path.loss, guard=make_guard(config.trainer, tell))
     check_documents = getattr(model, "check_documents", None)

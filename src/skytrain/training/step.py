@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -84,9 +84,8 @@ class Optimization:
     schedule: LRScheduleConfig
     total_steps: int  # the schedule's horizon
     clip_norm: float | None = None
-    batches: BatchSizes | None = None  # tokens of each step, where they differ
+    batches: BatchSizes | None = None  # tokens of each step; None: always as many
     average: WeightAverage | None = None  # of the weights, over the end of the run
-    micro_batches_at: Callable[[int], int] | None = None  # those of a device in step `step`; None: always as many
 
 
 class CausalLM(pl.LightningModule):
@@ -108,6 +107,7 @@ class CausalLM(pl.LightningModule):
         self.clock = Clock()
         self.grad_norm: torch.Tensor | None = None
         self._losses: list[torch.Tensor] = []
+        self._first_micro_batches = 1  # of the run's first step
         self._step_targets: tuple[int, int | None] | None = None  # the current step, and its targets
         self._loads = RouterLoads(model)
         self.group_settings: list[dict[str, Any]] = []  # the optimizer's settings as configured, before a restore
@@ -266,6 +266,10 @@ class CausalLM(pl.LightningModule):
 
     # Before the first step, and around checkpoints.
 
+    def setup(self, stage: str) -> None:
+        """Keep how many micro-batches the first step has. Lightning calls it before it restores a checkpoint."""
+        self._first_micro_batches = self.trainer.accumulate_grad_batches
+
     def configure_optimizers(self) -> Any:
         """Build the optimizer and its schedule. Lightning calls it once, when the strategy has placed the model."""
         self._loads = RouterLoads(self.model)  # the strategy may have replaced the model by its stages
@@ -313,16 +317,23 @@ class CausalLM(pl.LightningModule):
 
     def on_train_batch_end(self, *_: Any) -> None:
         """Set how many micro-batches the next step has. Lightning calls it after the callbacks."""
-        if self._optimization.micro_batches_at is not None and ends_step(self.trainer):
+        if self._steps_differ and ends_step(self.trainer):
             before = self.trainer.accumulate_grad_batches
             self.set_micro_batches(self.global_step)
             if self.trainer.accumulate_grad_batches != before:
                 count_batches_of_step(self.trainer)
 
     def set_micro_batches(self, step: int) -> None:
-        """Let a step consist of the micro-batches that trainer.batch_schedule gives step `step` (from 0)."""
-        if self._optimization.micro_batches_at is not None:
-            self.trainer.accumulate_grad_batches = self._optimization.micro_batches_at(step)
+        """Let a step consist of as many micro-batches as step `step` (from 0) has; the trainer was given the first one's."""
+        if self._steps_differ:
+            batches = self._optimization.batches
+            assert batches is not None
+            self.trainer.accumulate_grad_batches = self._first_micro_batches * batches.at(step) // batches.at(0)
+
+    @property
+    def _steps_differ(self) -> bool:
+        """Whether trainer.batch_schedule gives steps several sizes."""
+        return self._optimization.batches is not None and bool(self._optimization.batches.phases)
 
     def _strategy_by_name(self) -> StateByName:
         strategy = self.trainer.strategy
