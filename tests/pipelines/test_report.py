@@ -1,5 +1,6 @@
 """The HTML page of a run, from what its attempts left in the store, and of a sweep."""
 
+import json
 import re
 from html.parser import HTMLParser
 
@@ -8,8 +9,7 @@ from typer.testing import CliRunner
 
 from skytrain.cli.main import app
 from skytrain.config import SkytrainError
-from skytrain.pipelines.report import report
-from skytrain.report.run_page import POINTS, thinned
+from skytrain.pipelines.report import compare, report
 from skytrain.runs import (
     Cause,
     Lines,
@@ -41,7 +41,7 @@ def config(tmp_path):
             loss = 5.0 - step / 10 - attempt
             writer.write(step, {"train/loss": loss, "train/lr": 1e-3, "cost/usd": 0.01 * step, "perf/mfu": 0.5})
         for step in (steps[9], steps[-1]):
-            writer.write(step, {"val/loss": 3.25 - attempt, "hellaswag/acc_norm": 0.25 + attempt / 10})
+            writer.write(step, {"val/loss": 3.25 - attempt, "eval/hellaswag/harness_acc": 0.25 + attempt / 10})
         writer.lines.flush()
         spend = Lines(store, f"runs/r/attempts/{attempt}/spend/")
         count = {"usd": 0.3, "seconds": 60.0, "boot": "b", "boot_seconds": 1.0}
@@ -74,6 +74,11 @@ class Page(HTMLParser):
         self.words += [data.strip()] if data.strip() else []
 
 
+def data_of(html):
+    """What the page's script draws."""
+    return json.loads(re.search(r'id="data">(.*?)</script>', html)[1])
+
+
 def test_the_page_of_a_run_tells_how_it_went(config):
     written = report(config, "r")
     assert open_store(config.store).read("runs/r/report.html").decode() == written.html
@@ -82,12 +87,12 @@ def test_the_page_of_a_run_tells_how_it_went(config):
     words = " | ".join(page.words)
     assert "done, step 30 of" in words
     assert "validation loss | 2.2500" in words and "training loss | 1.0000" in words and "spent | $0.30" in words
-    assert "hellaswag/acc_norm | 0.35 | 30" in words
+    assert "eval/hellaswag/harness_acc | 0.35 | 30" in words
     assert "spot notice" in words and "10 to 30" in words and "i-0123" in words
     assert "Once <upon> a time" in words and "gpu <b>" in words  # as text, not as HTML
     assert not re.search(r"(src|href)=|https?://(?!www.w3.org)", written.html), "it needs nothing from the network"
-    for title in ("loss", "learning rate", "MFU", "cost", "hellaswag"):
-        assert f">{title}</text>" in written.html
+    titles = [panel["title"] for panel in data_of(written.html)["panels"]]
+    assert titles == ["validation loss", "training loss", "hellaswag, harness_acc", "spend", "MFU", "learning rate"]
 
 
 def test_a_run_without_an_attempt_has_a_page_too(tmp_path):
@@ -95,7 +100,8 @@ def test_a_run_without_an_attempt_has_a_page_too(tmp_path):
     create_run(
         open_store(config.store), new_record(config, name="r", data={}, tokenizer_id="x", parameters=1, hardware={})
     )
-    assert "not started" in report(config, "r").html and "<svg" not in report(config, "r").html
+    html = report(config, "r").html
+    assert "not started" in html and data_of(html)["panels"] == []
 
 
 def test_the_command_says_where_the_page_is_and_refuses_what_is_not_there(config, tmp_path):
@@ -114,7 +120,25 @@ def test_a_sweep_has_a_page_as_soon_as_it_has_an_answer(config):
     assert report(config, "s").html.endswith("the answer")
 
 
-def test_a_long_line_is_thinned_to_means_of_neighbours():
-    points = [(float(step), float(step % 2)) for step in range(10 * POINTS)]
-    thin = thinned(points)
-    assert len(thin) == POINTS and thin[0] == (4.5, 0.5) and thinned(points[:3]) == points[:3]
+def test_runs_are_compared_on_one_page_with_their_minima_and_attempts(config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    store = open_store(config.store)
+    hostile = "<script>alert(1)<script>"
+    create_run(store, new_record(config, name=hostile, data={"<b>": "x"}, tokenizer_id="&", parameters=1, hardware={}))
+    done = CliRunner().invoke(app, ["report", "r", hostile, f"store.root={config.store.root}"])
+    assert done.output == "page: compare.html\n"
+    html = (tmp_path / "compare.html").read_text()
+    assert "alert(1)<" not in html and "<b>" not in html.replace("<b>The plots", "")
+    first, second = data_of(html)["runs"]
+    assert second["name"] == hostile and not second["curves"]
+    assert first["curves"]["val/loss"] == {"x": [10, 20, 30], "y": [3.25, 2.25, 2.25], "lowest": [20, 2.25]}
+    assert [(each["state"], each["text"].rpartition(": ")[2]) for each in first["attempts"]] == [
+        ("interrupted", "spot notice"),
+        ("done", "done"),
+    ]
+    assert data_of(html)["axes"] == ["step", "tokens", "dollars"], "no step time was recorded, so there are no hours"
+
+
+def test_a_page_has_at_most_twenty_runs(config):
+    with pytest.raises(SkytrainError, match="21 runs: a page shows at most 20"):
+        compare(config, [str(number) for number in range(21)])

@@ -1,4 +1,4 @@
-"""`skytrain report`: a run or a sweep as one HTML page."""
+"""`skytrain report`: runs or a sweep as one HTML page."""
 
 from __future__ import annotations
 
@@ -7,32 +7,59 @@ from typing import Annotated
 
 import typer
 
-from .options import ConfigDirs, StoreOverrides, compose_overrides
+from .options import ConfigDirs, compose_overrides
 
-Name = Annotated[
-    str, typer.Argument(metavar="RUN|SWEEP", help="The name of a run, a merged model or a sweep.", show_default=False)
+Arguments = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN|SWEEP... [KEY=VALUE]",
+        help="A run, a merged model or a sweep; or up to 20 runs to compare. store.root=s3://bucket/project chooses "
+        "the store.",
+        show_default=False,
+    ),
 ]
 Out = Annotated[
-    Path | None, typer.Option("--out", metavar="FILE", help="Also write the page to this file.", show_default=False)
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        help="Write the page to this file. Default: in the run's folder of the store; of several runs compare.html here.",
+        show_default=False,
+    ),
 ]
+COMPARISON = Path("compare.html")
 
 
-def report(name: Name, overrides: StoreOverrides = None, out: Out = None, config_dir: ConfigDirs = None) -> None:
-    """Write one HTML page of a run or a sweep.
+def report(arguments: Arguments, out: Out = None, config_dir: ConfigDirs = None) -> None:
+    """Write one HTML page of a run or a sweep, or compare runs.
 
-    The page has the losses, speed, MFU and dollars as plots, downstream tasks, samples, attempts with how each ended,
-    costs by machine, and every setting. It is one file, which needs nothing from the network, and is kept in the run's
-    folder of the store as report.html. Run it again for a newer one: it can be read while the run trains.
+    The page has every metric as a plot, with hover and zoom, over steps, tokens, hours or dollars: losses with their
+    minima, tasks with error bars and the level of chance, speed, MFU, dollars with budget and projection. Below them are
+    the attempts on the clock. The page of one run also has samples, costs by machine, and every setting.
+
+    It is one file, which needs nothing from the network. Run it again for a newer one: runs can be read while they train.
+    `skytrain dashboard` shows the same live.
 
     \b
     Examples:
       skytrain report my-run
+      skytrain report my-run another-run --out compare.html
       skytrain report my-run store.root=s3://bucket/project --out my-run.html
       skytrain report my-sweep --out sweep.html
     """
-    from ..pipelines.report import report as pipeline
+    from ..config import SkytrainError
+    from ..pipelines.report import compare, report as pipeline
 
-    page = pipeline(compose_overrides(overrides, config_dir).config, name)
+    names = list(dict.fromkeys(word for word in arguments if "=" not in word))
+    if not names:
+        raise SkytrainError("give a run or a sweep\n  `skytrain status` lists the runs")
+    config = compose_overrides([word for word in arguments if "=" in word], config_dir).config
+    if len(names) > 1:
+        html = compare(config, names)
+        out = out or COMPARISON
+        out.write_text(html, encoding="utf-8")
+        return print(f"page: {out}")
+    page = pipeline(config, names[0])
     if out is not None:
         out.write_text(page.html, encoding="utf-8")
     print(f"page: {out or page.url}")

@@ -1,15 +1,16 @@
-"""Report: a run or a sweep as one HTML page, from the store only."""
+"""Report: runs or a sweep as one HTML page, from the store only."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from datetime import datetime
 
 from ..config import Config, SkytrainError, format_seconds
 from ..merging import read_provenance
-from ..report import RunPage, run_html
+from ..report import RunPage, compare_html, run_html
 from ..runs import (
     LogSelection,
     RunLogs,
@@ -26,6 +27,7 @@ from ..storage import NotFound, Store, open_store
 from ..targets import status_of
 from ..tuning import SweepStore
 from .costs import cost_notes, cost_rows, costs
+from .curves import check_count, read_curves, run_curves
 
 SAMPLE = "sample: "  # how a log line of generated text begins
 SAMPLES = 5
@@ -38,6 +40,12 @@ class WrittenPage:
 
     html: str
     url: str
+
+
+def compare(config: Config, names: Sequence[str]) -> str:
+    """Return one page of several runs. It belongs to none of them, so it is not kept in the store."""
+    store = open_store(config.store)
+    return compare_html([read_curves(store, name) for name in check_count(names)])
 
 
 def report(config: Config, name: str) -> WrittenPage:
@@ -67,10 +75,13 @@ def run_page(config: Config, store: Store, name: str) -> RunPage:
     record = load_run(store, name)
     merged = read_provenance(store, name)
     spent = costs(config, name, None)
+    status = status_of(store, record)
+    metrics = read_metrics(store, name)
     return RunPage(
         record=record,
-        status=status_of(store, record),
-        metrics=read_metrics(store, name),
+        status=status,
+        metrics=metrics,
+        curves=run_curves(store, record, status, metrics),
         attempts=_attempts(store, name),
         costs=_lower_head(cost_rows(spent)) if spent.machines else (),
         cost_notes=cost_notes(spent),

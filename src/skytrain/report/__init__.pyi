@@ -1,5 +1,14 @@
 from .best_plot import best_svg as best_svg
+from .compare_page import compare_html as compare_html
 from .console import Console as Console
+from .curves import (
+    AXES as AXES,
+    MAX_RUNS as MAX_RUNS,
+    AttemptSpan as AttemptSpan,
+    RunCurves as RunCurves,
+    curves_of as curves_of,
+    page_data as page_data,
+)
 from .load_plot import load_svg as load_svg
 from .loss_plot import loss_svg as loss_svg
 from .merge_page import merge_html as merge_html, merge_table as merge_table, merge_tasks_table as merge_tasks_table

@@ -2,34 +2,94 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from html import escape
+from pathlib import Path
+from typing import Any
 
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1f2937; max-width: 1040px; margin: 2rem auto; padding: 0 1rem; }
+:root { color-scheme: light dark; --ink: #1f2937; --faint: #6b7280; --line: #e5e7eb; --paper: #fff; --soft: #f9fafb; }
+:root { --merged: #eff6ff; --good: #047857; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e5e7eb; --faint: #9ca3af; --line: #374151; --paper: #111827; --soft: #1f2937; }
+  :root { --merged: #1e3a5f; --good: #34d399; }
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); }
+body { max-width: 1040px; margin: 2rem auto; padding: 0 1rem; } body.wide { max-width: 1600px; }
 h1 { font-size: 1.5rem; margin-bottom: .2rem; overflow-wrap: anywhere; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 table { border-collapse: collapse; display: block; overflow-x: auto; }
-th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid #e5e7eb; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; } th { color: #6b7280; font-weight: 500; }
+th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; } th { color: var(--faint); font-weight: 500; }
 table.words th, table.words td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 table.words td:first-child { white-space: nowrap; }
-tr.merged td { background: #eff6ff; font-weight: 600; } td.best { color: #047857; font-weight: 600; }
+tr.merged td { background: var(--merged); font-weight: 600; } td.best { color: var(--good); font-weight: 600; }
 .tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.2rem 0; }
-.tiles div { border: 1px solid #e5e7eb; border-radius: 8px; padding: .5rem 1rem; }
-.tiles b { display: block; font-size: 1.25rem; } .note, .tiles span { color: #6b7280; }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(460px, 1fr)); gap: .5rem; }
-.plots svg { width: 100%; } pre { background: #f9fafb; padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; }
+.tiles div { border: 1px solid var(--line); border-radius: 8px; padding: .5rem 1rem; }
+.tiles b { display: block; font-size: 1.25rem; } .note, .tiles span { color: var(--faint); }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 460px), 1fr)); gap: .5rem; }
+.plots svg { width: 100%; }
+pre { background: var(--soft); padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 """
+CURVES_STYLE = """
+#controls { display: flex; flex-wrap: wrap; gap: .4rem 1.2rem; align-items: center; margin: 1.2rem 0 .4rem; }
+#controls { position: sticky; top: 0; background: var(--paper); padding: .4rem 0; z-index: 2; }
+#panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 430px), 1fr)); gap: 1rem; }
+figure { margin: 0; min-width: 0; } figcaption { font-weight: 600; overflow-wrap: anywhere; }
+figcaption .note { font-weight: 400; }
+.stage { position: relative; } canvas { width: 100%; height: 260px; display: block; touch-action: pan-y; cursor: crosshair; }
+.cross { position: absolute; top: 10px; bottom: 26px; width: 1px; background: var(--faint); pointer-events: none; }
+.choice { position: absolute; top: 10px; bottom: 26px; background: #3a9bdc44; pointer-events: none; }
+.tip { position: absolute; top: 12px; background: var(--paper); border: 1px solid var(--line); border-radius: 6px; }
+.tip { padding: .3rem .6rem; font-size: 12px; pointer-events: none; z-index: 3; max-width: 75%; opacity: .96; }
+.tip div { white-space: nowrap; overflow: hidden; text-overflow: ellipsis; } .tip .at { color: var(--faint); }
+.tip i, .dot { display: inline-block; width: 9px; height: 9px; margin-right: 6px; border-radius: 2px; }
+.swatch { display: inline-block; width: 18px; border-top: 3px solid; margin: 0 6px 3px; } .dashed { border-top-style: dashed; }
+.row { display: flex; gap: .6rem; align-items: center; margin: 2px 0; }
+.who { flex: 0 0 clamp(80px, 16vw, 220px); overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.bar { position: relative; flex: 1; height: 16px; background: var(--soft); }
+.bar i { position: absolute; top: 0; bottom: 0; border-radius: 2px; border-right: 1px solid var(--paper); }
+.labels { flex: 1; display: flex; justify-content: space-between; } .ends { color: var(--faint); font-size: 12px; }
+"""
+SCRIPTS = Path(__file__).parent / "scripts"
 
 
-def html_page(title: str, body: Iterable[str]) -> str:
-    """Return a complete page; `body` is HTML, and empty parts are left out."""
+def html_page(title: str, body: Iterable[str], *, script: str = "", style: str = "", attributes: str = "") -> str:
+    """Return a complete page; `body` is HTML, and empty parts are left out.
+
+    `script` is the only code that a browser runs: texts of a store that look like code are refused by the policy.
+    """
     parts = "\n".join(part for part in body if part)
+    code = f"<script>{script}</script>\n" if script else ""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n'
-        f'<head><meta charset="utf-8"><title>{escape(title)}</title><style>{STYLE}</style></head>\n'
-        f"<body>\n<h1>{escape(title)}</h1>\n{parts}\n</body>\n</html>\n"
+        f'<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{content_policy(script)}">\n'
+        f"<title>{escape(title)}</title><style>{STYLE}{style}</style></head>\n"
+        f"<body{attributes}>\n<h1>{escape(title)}</h1>\n{parts}\n{code}</body>\n</html>\n"
     )
+
+
+def content_policy(script: str) -> str:
+    """Return the policy of a page: nothing from elsewhere, and no code but this script."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    code = f"script-src 'sha256-{digest}'; connect-src 'self'; " if script else ""
+    return f"default-src 'none'; {code}style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+def page_script(name: str) -> str:
+    """Return a script of this package."""
+    return (SCRIPTS / name).read_text(encoding="utf-8")
+
+
+def html_data(data: Any) -> str:
+    """Return data for a script. No text in it can end the element or begin another."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return f'<script type="application/json" id="data">{text}</script>'
 
 
 def html_table(rows: Sequence[Sequence[str]], kind: str = "") -> str:

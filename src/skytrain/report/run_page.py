@@ -12,10 +12,10 @@ import yaml  # type: ignore[import-untyped]
 
 from ..config import format_count, format_seconds, recorded_batches
 from ..runs import RunRecord, RunStatus
-from .axes import Plot, PlotLayer
-from .page import html_page, html_plots, html_section, html_table
+from .compare_page import curves_html
+from .curves import RunCurves, page_data
+from .page import CURVES_STYLE, html_data, html_page, html_section, html_table, page_script
 
-POINTS = 500  # most points of a line: more cannot be seen
 TRAINING_METRICS = ("train/", "val/", "perf/", "cost/")  # all others belong to tasks and evaluators
 XY = tuple[float, float]
 Rows = Sequence[Sequence[str]]
@@ -28,6 +28,7 @@ class RunPage:
     record: RunRecord
     status: RunStatus
     metrics: Sequence[Mapping[str, Any]]
+    curves: RunCurves
     attempts: Rows = ()
     costs: Rows = ()
     cost_notes: Sequence[str] = ()
@@ -35,8 +36,8 @@ class RunPage:
     merge: Mapping[str, Any] = field(default_factory=dict)  # what a merged model was made of
 
 
-def run_html(run: RunPage) -> str:
-    """Return the page of a run."""
+def run_html(run: RunPage, attributes: str = "") -> str:
+    """Return the page of a run; `attributes` of its body say where newer curves are."""
     samples = "\n".join(f'<p class="note">{escape(at)}</p><pre>{escape(text)}</pre>' for at, text in run.samples)
     notes = "".join(f'<p class="note">{escape(line)}</p>' for line in run.cost_notes)
     merge = f"<pre>{escape(_yaml(run.merge))}</pre>" if run.merge else ""
@@ -46,14 +47,19 @@ def run_html(run: RunPage) -> str:
         [
             f'<p class="note">{escape(_summary(run))}</p>',
             _tiles(run),
-            html_plots(plot.svg() for plot in _plots(run)),
+            curves_html(),
             html_section("Downstream tasks", html_table(_last_scores(run))),
             html_section("Samples", samples),
             html_section("Attempts", html_table(run.attempts)),
             html_section("Costs", html_table(run.costs) + notes if run.costs else ""),
             html_section("Merged from", merge),
+            html_section("Lineage", html_table([("", ""), *run.curves.lineage], "words")),
             html_section("What was run", html_table(_facts(run), "words") + settings),
+            html_data(page_data([run.curves])),
         ],
+        script=page_script("curves.js"),
+        style=CURVES_STYLE,
+        attributes=attributes,
     )
 
 
@@ -90,46 +96,6 @@ def _tiles(run: RunPage) -> str:
     return f'<div class="tiles">\n{shown}\n</div>'
 
 
-def _plots(run: RunPage) -> list[Plot]:
-    train = _points(run, "train/loss")
-    validation = _points(run, "val/loss")
-    lowest = [min(validation, key=lambda point: point[1])] if validation else []
-    losses = [PlotLayer("training", thinned(train), "line", 0), PlotLayer("validation", validation, "dots", 1)]
-    curves = {
-        "learning rate": ("train/lr", ""),
-        "gradient norm": ("train/grad_norm", ""),
-        "speed": ("perf/tokens_per_s", "tokens/s"),
-        "MFU": ("perf/mfu", "share of the peak"),
-        "step time": ("perf/step_ms", "ms"),
-        "memory": ("perf/memory_gb", "GB"),
-        "cost": ("cost/usd", "dollars"),
-    }
-    plots = [Plot(title="loss", x_label="step", y_label="nats per token", layers=losses, marks=lowest)]
-    for title, (metric, unit) in curves.items():
-        points = _points(run, metric)
-        plots.append(
-            Plot(
-                title=title,
-                x_label="step",
-                y_label=unit,
-                layers=[PlotLayer("", thinned(points), "line", 0)] if len(points) > 1 else [],
-            )
-        )
-    return [*plots, *_task_plots(run)]
-
-
-def _task_plots(run: RunPage) -> list[Plot]:
-    """Return one plot for each task that was measured more than once, with all its metrics but standard errors."""
-    tasks: dict[str, list[PlotLayer]] = {}
-    for name in _task_metrics(run):
-        points = _points(run, name)
-        task, _, metric = name.partition("/")
-        if len(points) > 1 and "stderr" not in metric:
-            layers = tasks.setdefault(task, [])
-            layers += [PlotLayer(metric, points, kind, len(layers) // 2) for kind in ("line", "dots")]
-    return [Plot(title=task, x_label="step", y_label="", layers=layers) for task, layers in tasks.items()]
-
-
 def _last_scores(run: RunPage) -> list[tuple[str, ...]]:
     """Return the newest value of each task's metrics, and the step at which it was measured."""
     rows: list[tuple[str, ...]] = [("metric", "value", "step")]
@@ -163,13 +129,6 @@ def _facts(run: RunPage) -> list[tuple[str, str]]:
 def _points(run: RunPage, metric: str) -> list[XY]:
     points = [(float(one["step"]), float(one[metric])) for one in run.metrics if one.get(metric) is not None]
     return [point for point in points if math.isfinite(point[1])]
-
-
-def thinned(points: Sequence[XY]) -> list[XY]:
-    """Return at most POINTS points: the means of neighbours."""
-    size = math.ceil(len(points) / POINTS) or 1
-    groups = [points[start : start + size] for start in range(0, len(points), size)]
-    return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
 
 
 def _text(value: float | None, form: str) -> str | None:

@@ -68,6 +68,7 @@ class TaskResult:
     available: int  # items in the data; more than `items` where a limit was given
     truncated: int = 0  # items that lost the beginning of a context, because the model sees no more
     answers: list[dict[str, object]] = field(default_factory=list)  # one for each item
+    chance: float | None = None  # the share of right answers of a guesser, where there are choices
 
     def metrics(self) -> dict[str, float]:
         """Return the measures by the names of the logs: eval/TASK/SCORING, and the same with _stderr."""
@@ -76,6 +77,8 @@ class TaskResult:
             found[f"eval/{self.task}/{scoring}"] = measure.value
             if not math.isnan(measure.stderr):
                 found[f"eval/{self.task}/{scoring}_stderr"] = measure.stderr
+        if self.chance is not None:
+            found[f"eval/{self.task}/chance"] = self.chance
         if self.truncated:
             found[f"eval/{self.task}/truncated"] = float(self.truncated)
         return found | {f"eval/{self.task}/items": float(self.items)}

@@ -66,7 +66,12 @@ class MultipleChoiceItems:
             available=self.available,
             truncated=requests.truncated,
             answers=answers,
+            chance=self._chance(),
         )
+
+    def _chance(self) -> float:
+        """Return the expected score of a guesser; questions may have different numbers of choices."""
+        return float(np.mean([1 / len(next(iter(question.pairs.values()))) for question in self._questions]))
 
     def encode(self, encoder: PairEncoder) -> ChoiceRequests:
         """Encode the questions; what two conventions share is computed once."""

@@ -1,0 +1,57 @@
+"""Curves as data: thinned without losing a spike, on every axis, with what is not finite counted."""
+
+import json
+import math
+
+import numpy as np
+
+from skytrain.report.curves import BUCKETS, RunCurves, curves_of, page_data, shown_metrics, thinned_curve
+from skytrain.report.page import html_data, html_page
+from skytrain.runs import RunStatus
+
+
+def run_of(records, **more):
+    return RunCurves("r", RunStatus("r", "done", step=4, total_steps=4), 1000, 256, curves_of(records), **more)
+
+
+def test_a_spike_of_one_step_survives_thinning():
+    records = [{"step": step, "m": 1e6 if step == 77_777 else 1.0} for step in range(1, 100_001)]
+    drawn = thinned_curve(curves_of(records)["m"], 500)
+    assert len(drawn["x"]) == 500 and drawn["high"].max() == 1e6 and drawn["low"].max() == 1.0
+    assert np.all(np.diff(drawn["x"]) > 0)
+    at = int(drawn["high"].argmax())
+    assert abs(drawn["x"][at] - 77_777) <= 100, "the bucket is where the spike was"
+
+
+def test_a_short_curve_is_not_touched():
+    curve = curves_of([{"step": step, "m": step / 7} for step in range(10)])["m"]
+    assert list(thinned_curve(curve, BUCKETS[0])["y"]) == [step / 7 for step in range(10)]
+
+
+def test_steps_become_tokens_hours_and_dollars():
+    records = [{"step": step, "perf/step_ms": 3.6e6, "cost/usd": 2.0 * step} for step in (1, 2, 4)]
+    run = run_of(records)
+    steps = np.array([1.0, 3.0, 4.0])
+    assert list(run.along("tokens", steps)) == [256, 768, 1024]
+    assert list(run.along("hours", steps)) == [1, 3, 4] and list(run.along("dollars", steps)) == [2, 6, 8]
+    assert np.isnan(run_of([{"step": 1, "train/loss": 1.0}]).along("dollars", steps)).all()
+
+
+def test_values_that_are_not_finite_are_counted_and_not_drawn():
+    data = page_data([run_of([{"step": 1, "train/loss": 3.0}, *({"step": s, "train/loss": math.nan} for s in (2, 3))])])
+    loss = data["runs"][0]["curves"]["train/loss"]
+    assert loss["x"] == [1] and loss["not_finite"] == [2, 2]
+    json.dumps(data, allow_nan=False)
+
+
+def test_a_task_has_its_errors_and_chance_and_is_alone_on_its_axis():
+    task = {"harness_acc": 0.3, "harness_acc_stderr": 0.01, "chance": 0.25, "items": 100.0}
+    run = run_of([{"step": 1} | {f"eval/hellaswag/{name}": value for name, value in task.items()}])
+    assert shown_metrics([run]) == ["eval/hellaswag/harness_acc"]
+    drawn = page_data([run])["runs"][0]["curves"]["eval/hellaswag/harness_acc"]
+    assert drawn["errors"] == [0.01] and drawn["chance"] == 0.25
+
+
+def test_texts_cannot_leave_the_data_of_a_page():
+    page = html_page("t", [html_data(["</script><script>alert(1)</script>", "\u2028&"])], script="1")
+    assert page.count("<script") == 2 and "alert(1)<" not in page
