@@ -1,6 +1,6 @@
 """Plays every strategy against tables of finished runs, with simulated dollars, at the same budgets.
 
-    python benchmarks/tuning/replay.py > benchmarks/tuning/replay.log          # all groups, seven minutes
+    python benchmarks/tuning/replay.py > benchmarks/tuning/replay.log          # all groups, two minutes
     python benchmarks/tuning/replay.py dense --only ladder,grid --every 3      # a part of one
     python benchmarks/tuning/replay.py --table other.csv                       # a table that is not part of the project
 
@@ -12,7 +12,7 @@
   cheapest trials.
 - **Regret** is the target's loss at the table's rate nearest to the answer, minus its lowest, for every strategy.
 - **Coverage** is how often the 80% interval holds the minimum of a cubic through the target's rates, over the targets
-  whose best rate lies between two others.
+  whose best rate lies between two others; `of` says how many these are.
 - **Laws**: nothing that a strategy starts from has seen the target's family. In the dense group the batch-aware law is
   refitted without the target's architecture; the other groups were used for no law's constants. Optimizers that no
   law covers start from a value that is off by up to a factor of four, as a user's would be.
@@ -111,8 +111,8 @@ def groups(every: int) -> list[Group]:
     optimizers = read_cells(HERE / "tables/marin_optimizers.csv")
     ours = [cell for path in sorted(HERE.glob("h200_*.json")) for cell in read_cells(path)]
     return [
-        Group("dense", dense, dense_beliefs(dense), 4 * every),
-        Group("mixtures", mixtures, published, 2 * every),
+        Group("dense", dense, dense_beliefs(dense), every),
+        Group("mixtures", mixtures, published, every),
         Group("optimizers", optimizers, optimizer_beliefs, every),
         Group("h200", ours, published, every),
     ]
@@ -185,9 +185,9 @@ def spread(regrets: np.ndarray, statistic: Callable[[np.ndarray], float], owners
 def row(name: str, played: Sequence[Played]) -> str:
     regrets = np.array([one.regret for one in played])
     held = [one.covered for one in played if one.covered is not None]
-    coverage = f"{100 * np.mean(held):4.0f}%" if len(held) > len(played) / 3 else "    -"
+    coverage = f"{100 * np.mean(held):.0f}% of {len(held)}" if held else "-"
     return (
-        f"  {name:22} {np.median(regrets):7.2f} {p90(regrets):8.2f} {regrets.mean():7.2f} {coverage:>9} "
+        f"  {name:22} {np.median(regrets):7.2f} {p90(regrets):8.2f} {regrets.mean():7.2f} {coverage:>12} "
         f"{np.mean([one.trials for one in played]):7.1f} {np.mean([one.seconds for one in played]):8.2f}"
     )
 
@@ -228,7 +228,7 @@ def report(group: Group, names: Sequence[str]) -> None:
     found = {
         name: [play(find_strategy(name), case, beliefs[case.target.rung.name]) for case in every] for name in names
     }
-    header = f"  {'':22} {'median':>7} {'p90':>8} {'mean':>7} {'coverage':>9} {'trials':>7} {'seconds':>8}"
+    header = f"  {'':22} {'median':>7} {'p90':>8} {'mean':>7} {'coverage':>12} {'trials':>7} {'seconds':>8}"
     for budget in BUDGETS:
         numbers = [number for number, case in enumerate(every) if case.budget == budget]
         if not numbers:
