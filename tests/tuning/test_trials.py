@@ -25,6 +25,7 @@ from skytrain.tuning import (
     trial_config,
     trial_shapes,
 )
+from skytrain.tuning.problem import nats_per_log_token
 from skytrain.tuning.trials import at_value
 
 
@@ -135,3 +136,17 @@ def test_an_estimate_takes_the_worst_of_steps_10_to_19_and_adds_what_comes_with_
     assert estimate.seconds(config, 1e7) > total_steps(config) * 0.2 + 10
     price = HourlyPrice(3.6, 0.1)
     assert estimate.usd(config, 1e7, price) == pytest.approx(1.1e-3 * estimate.seconds(config, 1e7))
+
+
+def test_a_best_rate_far_above_an_optimizers_default_is_inside_the_search():
+    config = compose(["model=gpt2-tiny", "optimizer=muon", "trainer.steps=200"]).config
+    problem = make_problem(config, target_shape(config).rung(1.0), [shape.rung(0.1) for shape in trial_shapes(config)])
+    assert problem.clip(100 * config.optimizer.lr) == pytest.approx(100 * config.optimizer.lr)
+
+
+def test_the_fear_of_diverging_is_that_of_a_run_and_not_of_a_law_for_billions_of_tokens():
+    target = Rung(name="t", parameters=1e5, tokens=1e5, batch_tokens=256, usd=1.0)
+    problem = Problem(
+        target=target, rungs=(target,), lowest=1e-6, highest=1.0, priors=priors_for(target, combined_law(target))
+    )
+    assert nats_per_log_token(problem, ()) <= 1.0

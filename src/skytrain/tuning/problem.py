@@ -250,8 +250,8 @@ def nats_per_log_token(problem: Problem, history: Sequence[Observation]) -> floa
     for (size, tokens), loss in best.items():
         longer = [(other, less) for (same, other), less in best.items() if same == size and other > tokens]
         slopes += [(size, other, (loss - less) / math.log(other / tokens)) for other, less in longer if less < loss]
-    law = DATA_EXPONENT * DATA_FACTOR / problem.target.tokens**DATA_EXPONENT
     if not slopes:
-        return law
+        # The law is for billions of tokens: for a hundred thousand it says 11 nats, where one is a lot.
+        return min(DIVERGED_NATS, DATA_EXPONENT * DATA_FACTOR / problem.target.tokens**DATA_EXPONENT)
     _, tokens, slope = max(slopes)  # of the largest model over its longest horizon
     return float(slope * (problem.target.tokens / tokens) ** -DATA_EXPONENT)
