@@ -275,3 +275,14 @@ def test_an_idle_slot_is_reserved_while_the_slowest_trial_runs():
     assert session.spent_usd(state, 110.0, lambda number: 0.05) == pytest.approx(0.110 - 0.05)
     # It was killed during the start-up of the trial: nothing was recorded, and the machine has cost all of it.
     assert session.spent_usd(state, 110.0, lambda number: 0.0) == pytest.approx(0.110)
+
+
+def test_the_end_of_a_process_is_charged_before_it_has_come(tmp_path):
+    sweep = SweepStore(open_store(str(tmp_path)), "s")
+    session = TuneSession.here("a", 0.0, HourlyPrice(3.6, 0.1), 1)
+    host = SweepHost(sweep, session, clock=lambda: 100.0)
+    host.start_seconds = 20.0
+    ledger = Ledger(sweep.store, sweep.folder, 1.0)
+    host.beat()
+    host.leave(ledger, sweep.state())
+    assert ledger.spent_usd == pytest.approx(0.100 + 0.3 * 0.020)

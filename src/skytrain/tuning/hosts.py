@@ -28,6 +28,7 @@ from .sweeps import Claim, SweepState, SweepStore, trial_run
 BEAT_SECONDS = 10.0
 PRESENT_SECONDS = 60.0  # a session without a heartbeat for this long is considered gone
 ALLOWANCE_SECONDS = 20.0  # a machine's time between two trials and at the end, reserved in advance
+ENDING_SHARE = 0.3  # of the time that a process took to start: its end takes less (benchmarks/tuning/ledger.log)
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ class SweepHost:
         self._slot = slot
         self.clock = clock
         self.measured_seconds = 0.0  # this session's time for estimates that the next one reads from the store
+        self.start_seconds = 0.0  # of this process, before it knew the sweep
 
     @property
     def worker(self) -> str:
@@ -200,8 +202,7 @@ class SweepHost:
 
     def count_spent(self, ledger: Ledger, state: SweepState) -> None:
         """Replace the reserve by what this machine has cost in addition to its trials until now."""
-        spent = self.session.spent_usd(state, self.clock(), self.recorded_usd)
-        ledger.count(Entry(self.entry, ledger.entry(self.entry).reserved_usd, spent))
+        ledger.count(Entry(self.entry, ledger.entry(self.entry).reserved_usd, self._spent_usd(state)))
 
     def recorded_usd(self, number: int) -> float:
         """Return what the run of a trial has recorded as its cost."""
@@ -210,8 +211,12 @@ class SweepHost:
 
     def leave(self, ledger: Ledger, state: SweepState) -> None:
         """Charge what this machine has cost in addition to its trials, and end the heartbeat."""
-        ledger.charge(self.entry, self.session.spent_usd(state, self.clock(), self.recorded_usd))
+        ledger.charge(self.entry, self._spent_usd(state))
         self.withdraw()
+
+    def _spent_usd(self, state: SweepState) -> float:
+        """Return what this machine has cost in addition to its trials, with the end of this process."""
+        return self.session.spent_usd(state, self.clock() + ENDING_SHARE * self.start_seconds, self.recorded_usd)
 
     def settle(self, ledger: Ledger, state: SweepState) -> None:
         """Charge sessions that have ended without doing so, up to their last heartbeat."""

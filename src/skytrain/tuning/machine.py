@@ -92,6 +92,7 @@ def tune_here(config: Config, reporter: Reporter, tools: SweepTools, since: floa
     machine = config.tune.host or (instance.id if instance is not None else None)
     session = TuneSession.here(machine, began, price, config.tune.parallel)
     host = SweepHost(sweep, session)
+    host.start_seconds = _process_age() if since is None and instance is None else 0.0
     if instance is None and (over := _finished(config, sweep, host, price, reporter, tools)) is not None:
         return over
     if (note := crowding_note(config)) is not None:

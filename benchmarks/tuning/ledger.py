@@ -1,0 +1,77 @@
+"""Whether a sweep's ledger is the time of its processes: undisturbed, and killed at random moments.
+
+    python benchmarks/tuning/ledger.py > benchmarks/tuning/ledger.log      # three minutes
+
+Runs `skytrain tune` of a tiny model in processes of its own, measures how long each of them exists, and compares the
+seconds with those that the ledger has charged. A process that is killed is charged up to ten seconds too much, since
+its last heartbeat is all that is known about it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+
+from skytrain.config import compose
+from skytrain.storage import open_store
+from skytrain.tuning import Ledger
+
+USD_PER_HOUR = 3.6  # a tenth of a cent a second
+WORDS = [
+    "data=synthetic",
+    "tokenizer=bytes",
+    "model=gpt2-tiny",
+    "trainer.sequence_length=32",
+    "trainer.batch_tokens=256",
+    "trainer.micro_batch=8",
+    "trainer.steps=64",
+    "trainer.precision=32-true",
+    "trainer.validate_tokens=2K",
+    "lr_schedule.warmup_steps=8",
+    "tune.shortest=16",
+    f"tune.usd_per_hour={USD_PER_HOUR}",
+    "tune.final=false",
+]
+
+
+def sweep_seconds(words: list[str], kills: int, rng: random.Random) -> float:
+    """Return how long all processes of a sweep have existed together."""
+    seconds = 0.0
+    while True:
+        began = time.monotonic()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "skytrain", "tune", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        try:
+            code = process.wait(rng.uniform(20, 60) if kills else None)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        kills -= 1
+        seconds += time.monotonic() - began
+        if code == 0:
+            return seconds
+        assert code < 0, f"exit code {code}"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as root:
+        words = [*WORDS, f"store.root={root}"]
+        subprocess.run([sys.executable, "-m", "skytrain", "prepare", *words], check=True, capture_output=True)
+        print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}")
+        for name, kills, usd in (("whole", 0, 0.12), ("killed", 2, 0.2)):
+            seconds = sweep_seconds([*words, f"tune.name={name}", f"budget.usd={usd}"], kills, random.Random(0))
+            store = open_store(compose(words).config.store)
+            charged = 3600 * Ledger(store, f"sweeps/{name}", usd).spent_usd / USD_PER_HOUR
+            print(
+                f"{name}: {seconds:.1f} s, the ledger has {charged:.1f} s, {100 * (charged / seconds - 1):+.1f}%",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
