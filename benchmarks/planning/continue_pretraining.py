@@ -16,7 +16,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from skytrain.config import Config
 from skytrain.config.composition import compose
 
 MODELS = ("llama-3.1-8b", "exaone-3.5-7.8b", "gemma-2-9b", "solar-10.7b", "llama-2-13b")
@@ -25,15 +24,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "continue-pretraining.md"
 GPU_GB = {"p4d": 40, "p4de": 80}
 
 
-def kept(config: Config) -> list[str]:
-    """The recipe's own choices, which the planner would otherwise improve on."""
-    reduce_once = str(config.parallel.reduce_once).lower()
-    return [f"trainer.micro_batch={config.trainer.micro_batch}", f"parallel.reduce_once={reduce_once}"]
-
-
-def offers(recipe: str, machine: str, overrides: list[str]) -> list[dict[str, Any]]:
+def offers(recipe: str, machine: str) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
-        words = ["plan", f"recipe={recipe}", *overrides, "--instance", f"{machine}.24xlarge", "--nodes", "1", "--json"]
+        words = ["plan", f"recipe={recipe}", "--instance", f"{machine}.24xlarge", "--nodes", "1", "--json"]
         command = [sys.executable, "-c", "from skytrain.cli.main import main; main()", *words]
         environment = os.environ | {"SKYTRAIN_CACHE": folder}
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
@@ -44,7 +37,7 @@ def offers(recipe: str, machine: str, overrides: list[str]) -> list[dict[str, An
 def row(model: str, machine: str) -> str:
     recipe = f"{model}-{machine}"
     config = compose([f"recipe={recipe}"]).config
-    found = offers(recipe, machine, kept(config))
+    found = offers(recipe, machine)
     best = {
         market: min((offer for offer in found if offer["market"] == market), key=lambda offer: float(offer["usd"][1]))
         for market in ("on-demand", "spot")

@@ -25,7 +25,11 @@ from skytrain.config.upgrades import BEFORE
 from skytrain.runs import plain
 
 GROUP_FOLDER = Path(schema.__file__).parents[1] / "groups"
-DESCRIBED_ELSEWHERE = {"model=hf-weights", "tokenizer=hf"}  # by the files of a model that somebody else trained
+DESCRIBED_ELSEWHERE = {
+    "model=hf-weights",
+    "tokenizer=hf",
+    "tokenizer=weights",
+}  # by the files of a model that somebody else trained
 CHOICES = {
     # One of those files of a group that set the same keys: sizes of a model differ in nothing else.
     (group, *sorted(file_settings(f"{group}/{path.name}"))): f"{group}={path.stem}"

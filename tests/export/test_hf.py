@@ -10,6 +10,7 @@ import torch
 from skytrain.config import BatchSizes, BPETokenizerConfig, HFModelConfig, SkytrainError, compose
 from skytrain.export import HFExport, TrainingFacts, export_hf
 from skytrain.models import build_model
+from skytrain.pipelines.export import _base_model
 from skytrain.tokens import train_bpe
 
 TEXT = "The quick brown fox jumps over the lazy dog. Return the value of the argument, or the default: naïve café ☕."
@@ -156,3 +157,24 @@ def test_an_export_has_the_modes_of_the_umask(model, tokenizer, tmp_path, kind):
         os.umask(before)
     assert folder.stat().st_mode & 0o777 == 0o750
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o640}
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("s3://bucket/demo/models/meta-llama/Llama-3.1-8B@" + 40 * "a", "meta-llama/Llama-3.1-8B"),
+        ("/data/store/models/gpt2@" + 40 * "0", "gpt2"),
+        ("meta-llama/Llama-3.1-8B@main", "meta-llama/Llama-3.1-8B@main"),
+        ("/home/me/weights/my-llama", "my-llama"),
+        ("s3://bucket/inputs/my-llama/", "my-llama"),
+        ("other-run@100", "other-run@100"),
+        (None, None),
+    ],
+)
+def test_the_base_model_is_named_and_no_path_of_a_machine(source, name):
+    assert _base_model(source) == name
+
+
+def test_a_folder_that_says_where_it_comes_from_is_named_by_that(tmp_path):
+    (tmp_path / "config.json").write_text('{"_name_or_path": "upstage/SOLAR-10.7B-v1.0"}')
+    assert _base_model(str(tmp_path)) == "upstage/SOLAR-10.7B-v1.0"

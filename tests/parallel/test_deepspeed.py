@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,9 +18,11 @@ from skytrain.checkpoints import (
     CheckpointError,
     convert_deepspeed,
     convert_newest,
+    deepspeed,
     load_model,
     open_checkpoint,
     open_deepspeed,
+    open_weights,
     read_file,
     step_key,
 )
@@ -102,6 +105,33 @@ def test_a_deepspeed_checkpoint_is_converted_where_deepspeed_is_not_installed(st
     names = open_checkpoint(store, "elsewhere/converted").tensors.described()
     assert "model/embedding.tokens.weight" in names and "model/head.projection.weight" not in names  # tied: once
     assert "optimizer/0/blocks.0.mlp.up.weight/exp_avg_sq" in names
+
+
+@pytest.mark.parametrize("run", ["deepspeed-zero2-whole", "deepspeed-zero3-whole"])
+def test_the_weights_of_a_deepspeed_run_are_read_as_they_are_converted_once_and_the_store_is_not_changed(
+    store, run, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("SKYTRAIN_CACHE", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    before = [(stat.key, stat.etag) for stat in store.list()]
+    key = step_key(run, 5)
+    read = open_weights(store, key).model.read()
+    loaded = load_model(store, f"{run}@5").model.state_dict()
+    assert [(stat.key, stat.etag) for stat in store.list()] == before
+    convert_deepspeed(store, key, f"elsewhere/{run}")
+    converted = open_checkpoint(store, f"elsewhere/{run}").model.read()
+    assert read.keys() == converted.keys()
+    for name, value in converted.items():
+        assert torch.equal(value, read[name]) and torch.equal(value, loaded[name]), name
+    monkeypatch.setattr(deepspeed, "_convert_weights", None)  # once more would fail
+    assert open_weights(store, key).commit == open_deepspeed(store, key).saved.commit
+
+
+def test_a_disk_that_is_too_small_for_a_conversion_is_said_before_anything_is_fetched(store, monkeypatch, tmp_path):
+    monkeypatch.setenv("SKYTRAIN_CACHE", str(tmp_path))
+    monkeypatch.setattr(deepspeed.shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(CheckpointError, match="SKYTRAIN_CACHE"):
+        open_weights(store, step_key("deepspeed-zero3-whole", 5))
 
 
 def test_a_converted_checkpoint_is_loaded_to_be_used(store):

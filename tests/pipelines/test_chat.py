@@ -12,11 +12,12 @@ from typer.testing import CliRunner
 from skytrain.cli.main import app
 from skytrain.config import Config, SkytrainError, compose
 from skytrain.pipelines.evaluate import LossRequest, evaluate
+from skytrain.pipelines.export import ExportRequest, export
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent, read_metrics
 from skytrain.storage import open_store
-from skytrain.tokens import read_tokenizer_settings
+from skytrain.tokens import load_tokenizer_folder, read_tokenizer_settings
 from tests.support.hf_tokenizers import make_tokenizer_folder
 
 MODEL = (
@@ -104,6 +105,28 @@ def test_a_sample_is_shown_with_its_trained_part_marked(words: list[str]) -> Non
     shown = CliRunner().invoke(app, ["data", "show", "--sample", *words], catch_exceptions=False).stdout
     assert shown.startswith("<|begin_of_text|><|user|>\nthe text ") and shown.count("[[") == shown.count("]]") > 0
     assert "tokens<|eot_id|>]]" in shown
+
+
+TEMPLATE = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}<|eot_id|>{% endfor %}"
+
+
+def test_a_model_trained_with_a_template_of_its_own_is_exported_with_it_and_stops_at_the_end_of_a_turn(
+    words: list[str], tmp_path: Path
+) -> None:
+    """The tokenizer's own template is another one, and its texts end with another token."""
+    template = tmp_path / "mine.jinja"
+    template.write_text(TEMPLATE)
+    config = config_of(words, f"data.source.template={template}", "run=own-template", "trainer.steps=1")
+    prepare(config, Silent())
+    train(config, Silent())
+    template.unlink()  # the store has it
+    export(config, ExportRequest("own-template", tmp_path / "out"))
+    assert (tmp_path / "out/chat_template.jinja").read_text() == TEMPLATE
+    loaded = load_tokenizer_folder(tmp_path / "out")
+    assert loaded.chat_template == TEMPLATE
+    end = json.loads((tmp_path / "out/tokenizer.json").read_text())["added_tokens"][-1]
+    assert end["content"] == "<|eot_id|>"
+    assert end["id"] in json.loads((tmp_path / "out/generation_config.json").read_text())["eos_token_id"]
 
 
 def test_a_template_that_fails_everywhere_ends_with_one_message(words: list[str], tmp_path: Path) -> None:

@@ -108,3 +108,91 @@ def upload_hub(hub: HubContents) -> Iterator[str]:
     finally:
         server.shutdown()
         server.server_close()
+
+
+@dataclass
+class PublishedModel:
+    """A repository that clients download from, and how it behaves."""
+
+    name: str
+    files: dict[str, bytes]
+    license: str = "apache-2.0"
+    token: str | None = None  # that requests must have; None: the repository is public
+    large_bytes: int = 2000  # files from this size on have a sha256, others the hash of git
+    breaks_after: int | None = None  # the next download of a large file ends after so many bytes
+    downloads: list[tuple[str, str | None]] = field(default_factory=list)  # file and range, in their order
+
+
+class DownloadHandler(UploadHandler):
+    model: PublishedModel
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        published = self.model
+        if published.token and self.headers.get("Authorization") != f"Bearer {published.token}":
+            self.send_response(401)
+            self.send_header("X-Error-Code", "GatedRepo")
+            self.send_header("X-Error-Message", "Access to this model is restricted")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        elif self.path.startswith(f"/api/models/{published.name}"):
+            self.answer(
+                {
+                    "id": published.name,
+                    "sha": COMMIT,
+                    "cardData": {"license": published.license},
+                    "siblings": [self.sibling(name, data) for name, data in published.files.items()],
+                }
+            )
+        elif self.path.startswith(f"/{published.name}/resolve/{COMMIT}/"):
+            self.file(self.path.partition(f"/resolve/{COMMIT}/")[2])
+        else:
+            self.answer({"error": "Repository not found"}, 404)
+
+    def sibling(self, name: str, data: bytes) -> dict:
+        found = {"rfilename": name, "size": len(data), "blobId": self.git_sha1(data)}
+        if len(data) >= self.model.large_bytes:
+            found["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
+        return found
+
+    @staticmethod
+    def git_sha1(data: bytes) -> str:
+        return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+    def file(self, name: str) -> None:
+        data = self.model.files[name]
+        large = len(data) >= self.model.large_bytes
+        part = self.headers.get("Range")
+        start = int(part.removeprefix("bytes=").partition("-")[0]) if part else 0
+        self.send_response(206 if part else 200)
+        if part:
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest() if large else self.git_sha1(data)}"')
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("Content-Length", str(len(data) - start))
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        self.model.downloads.append((name, part))
+        if large and self.model.breaks_after is not None:
+            self.wfile.write(data[start : start + self.model.breaks_after])
+            self.model.breaks_after = None
+            self.close_connection = True
+            return
+        self.wfile.write(data[start:])
+
+
+@contextmanager
+def download_hub(model: PublishedModel) -> Iterator[str]:
+    """The address of a hub that has one model."""
+    handler = type("Handler", (DownloadHandler,), {"model": model})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()

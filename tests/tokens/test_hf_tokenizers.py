@@ -15,7 +15,8 @@ from skytrain.config import BPETokenizerConfig, ConfigError, SkytrainError, comp
 from skytrain.storage import open_store
 from skytrain.tokens import hf_encoders, load_tokenizer_folder, open_tokenizer, read_tokenizer_settings, train_bpe
 from skytrain.tokens.encoders import TRICKY
-from skytrain.tokens.hf_tokenizer import HFTokenizer
+from skytrain.tokens.hf_files import read_tokenizer_files
+from skytrain.tokens.hf_tokenizer import HFTokenizer, read_hf_tokenizer
 from tests.support.hf_tokenizers import CHAT_TEMPLATE, KINDS, TEXT, make_tokenizer_folder
 
 SPELLED = (
@@ -267,3 +268,22 @@ def test_an_engine_with_other_ids_is_not_used_and_one_line_says_so(
         ids = tokenizer.encode_batch(SAMPLE)
     assert len(told) == 1
     assert lists(ids) == lists(expected)
+
+
+def test_a_tokenizer_is_read_where_transformers_refuses_the_configuration_of_its_model(tmp_path):
+    """EXAONE 3.5: an architecture that transformers lacks, with positions that it checks all the same."""
+    make_tokenizer_folder("byte_level", tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text()) | {"tokenizer_class": "GPT2Tokenizer"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    plain = read_hf_tokenizer("a-1", read_tokenizer_files(tmp_path), text_may_be_special=False)
+    scaling = {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "rope_type": "llama3"}
+    described = {
+        "architectures": ["ExaoneForCausalLM"],
+        "auto_map": {"AutoConfig": "configuration_exaone.ExaoneConfig"},
+        "model_type": "exaone",
+        "max_position_embeddings": 32768,
+        "rope_scaling": {**scaling, "original_max_position_embeddings": 8192},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(described))
+    found = read_hf_tokenizer("a-1", read_tokenizer_files(tmp_path), text_may_be_special=False)
+    assert found.hash == plain.hash and found.encode_prompt("the store") == plain.encode_prompt("the store")

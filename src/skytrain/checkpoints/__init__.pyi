@@ -19,6 +19,7 @@ from .deepspeed import (
     convert_deepspeed as convert_deepspeed,
     convert_newest as convert_newest,
     open_deepspeed as open_deepspeed,
+    open_weights as open_weights,
     read_file as read_file,
     save_files as save_files,
 )

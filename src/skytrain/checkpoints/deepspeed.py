@@ -10,7 +10,9 @@ classes named here, and refuses everything else.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import pickle
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,17 +23,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..config import STOPPED, SkytrainError
+from ..config import STOPPED, SkytrainError, format_bytes, skytrain_cache_folder
 from ..runs import Cause, claim_attempt, record_resume, write_outcome
-from ..storage import Store
-from .commits import committed_steps, find_commit, read_manifest, step_key
+from ..storage import Store, open_store
+from .commits import committed_steps, find_commit, read_manifest, read_marker, step_key
 from .dcp import RankData
 from .errors import CheckpointError, DamagedCheckpoint, SaveFailed, save_failure
 from .manifest import DEEPSPEED, CheckpointManifest, SavedFile
 from .parts import cpu_parts
-from .saved import Saved, SavedTensors
+from .saved import Saved, SavedTensors, open_checkpoint
 from .saving import SaveTarget, TrainingState, write_and_commit, write_checkpoint
+from .streamed import write_streamed
 from .tree import split_tensors
+
+log = logging.getLogger(__name__)
 
 FILES = "deepspeed"
 KEPT = ".pt"  # not the scripts that DeepSpeed adds: a checkpoint contains no code
@@ -129,14 +134,30 @@ class DeepSpeedCheckpoint:
 
     def fetch(self, into: Path, rank: int | None = None) -> None:
         """Download and verify the files that a rank reads, or all of them, under DeepSpeed's names."""
+        self._fetch(into, lambda name: rank is None or _is_for(name, rank))
+
+    def fetch_weights(self, into: Path) -> None:
+        """Download and verify the files that hold the weights in float32: the optimizer's, and the first rank's model."""
+        self._fetch(into, _has_weights)
+
+    @property
+    def weight_file_bytes(self) -> int:
+        return sum(file.bytes for name, file in self.files.items() if _has_weights(name.removeprefix(f"{FILES}/")))
+
+    def _fetch(self, into: Path, wanted: Callable[[str], bool]) -> None:
         store = self.saved.tensors.store
         folder = self.saved.tensors.folder
         for name, file in self.files.items():
             plain = name.removeprefix(f"{FILES}/")
-            if rank is None or _is_for(plain, rank):
+            if wanted(plain):
                 path = into / plain
                 path.parent.mkdir(parents=True, exist_ok=True)
                 store.download(f"{folder}/{name}", path, sha256=file.sha256)
+
+
+def _has_weights(name: str) -> bool:
+    """Return whether `weights` reads the file."""
+    return "optim_states" in name or name.startswith(("mp_rank_00_", "zero_pp_rank_0_mp_rank_00_"))
 
 
 def _is_for(name: str, rank: int) -> bool:
@@ -174,6 +195,41 @@ def convert_deepspeed(store: Store, key: str, target_key: str, *, attempt: int =
     write_checkpoint(store, target_key, TrainingState(tensors, opened.saved.state["rest"], share), attempt=attempt)
 
 
+def open_weights(store: Store, key: str) -> Saved:
+    """Open the committed checkpoint in the folder `key` to read its weights.
+
+    Those of a checkpoint in DeepSpeed's format are converted into this machine's cache, once; the store is not changed.
+    """
+    opened = open_deepspeed(store, key)
+    if opened is None:
+        return open_checkpoint(store, key)
+    commit = opened.saved.commit
+    cache = skytrain_cache_folder() / "deepspeed" / read_marker(store, commit).manifest_sha256
+    cached = open_store(str(cache))
+    name = step_key("weights", commit.step)
+    if not committed_steps(cached, "weights"):
+        log.warning("%s is in DeepSpeed's format: converting its weights, once, to %s", store.url(key), cache)
+        _convert_weights(opened, SaveTarget(cached, name), cache)
+    weights = open_checkpoint(cached, name)
+    return Saved(commit, weights.tensors, weights.state)
+
+
+def _convert_weights(opened: DeepSpeedCheckpoint, target: SaveTarget, cache: Path) -> None:
+    """Write the weights, one tensor in memory at a time."""
+    cache.mkdir(parents=True, exist_ok=True)
+    needed = opened.weight_file_bytes * 4 // 3  # the files hold weights and two moments; the weights are written again
+    free = shutil.disk_usage(cache).free
+    if free < needed:
+        raise CheckpointError(
+            f"{opened.saved.tensors.url} is in DeepSpeed's format, and converting it takes {format_bytes(needed)} of disk; "
+            f"{cache} has {format_bytes(free)}\n  set SKYTRAIN_CACHE to a folder with more"
+        )
+    with tempfile.TemporaryDirectory(dir=cache, prefix="files-") as scratch:
+        opened.fetch_weights(Path(scratch))
+        named = weights(Path(scratch), opened.layout)
+        write_streamed(target, ((f"model/{name}", value) for name, value in named), {})
+
+
 def convert_newest(store: Store, run: str) -> int:
     """Convert the run's newest checkpoint from DeepSpeed's format in place, so that any mode can resume from it.
 
@@ -207,22 +263,42 @@ class Named:
     groups: list[dict[str, Any]]
 
 
+def weights(folder: Path, layout: ZeroLayout) -> Iterator[tuple[str, Tensor]]:
+    """Yield the weights of DeepSpeed's files by name; the files stay on the disk."""
+    states, shapes = _states(folder, layout, mapped=True)
+    flat = "fp32_flat_groups" if layout.stage == 3 else "single_partition_of_fp32_groups"
+    for number, group in enumerate(shapes):
+        for name, tensor in _cut(layout)([state[flat][number] for state in states], group):
+            yield _plain(name), tensor
+
+
+def _states(
+    folder: Path, layout: ZeroLayout, *, mapped: bool
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, torch.Size]]]:
+    """Return the optimizer's state of each rank, and the shapes of the parameters in each of its groups."""
+    names = (f"*zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(layout.world_size))
+    states = [_one(folder, name, mapped=mapped)["optimizer_state_dict"] for name in names]
+    first = "zero_pp_rank_0_mp_rank_00_model_states.pt" if layout.stage == 3 else "mp_rank_00_model_states.pt"
+    return states, _one(folder, first, mapped=mapped)["param_shapes"]
+
+
+Cut = Callable[[Sequence[Tensor], Mapping[str, torch.Size]], Iterator[tuple[str, Tensor]]]
+
+
+def _cut(layout: ZeroLayout) -> Cut:
+    return _cut_each if layout.stage == 3 else _cut_row
+
+
 def merge(folder: Path, layout: ZeroLayout) -> Named:
     """Merge DeepSpeed's flat partitions of all ranks into unsharded tensors by name."""
-    parts = [_one(folder, f"*zero_pp_rank_{rank}_mp_rank_00_optim_states.pt") for rank in range(layout.world_size)]
-    model = _one(
-        folder, "zero_pp_rank_0_mp_rank_00_model_states.pt" if layout.stage == 3 else "mp_rank_00_model_states.pt"
-    )
-    shapes: list[Mapping[str, torch.Size]] = model["param_shapes"]
-    states = [part["optimizer_state_dict"] for part in parts]
+    states, shapes = _states(folder, layout, mapped=False)
+    cut = _cut(layout)
     if layout.stage == 3:
         flat_weights = [state["fp32_flat_groups"] for state in states]
         optimizers = [state["optimizer_state_dict"] for state in states]
-        cut = _cut_each
     else:
         flat_weights = [state["single_partition_of_fp32_groups"] for state in states]
         optimizers = [state["base_optimizer_state"] for state in states]
-        cut = _cut_row
     named = Named({}, {}, [])
     for number, group in enumerate(shapes):
         named.weights.update(_named(cut([flats[number] for flats in flat_weights], group)))
@@ -240,20 +316,25 @@ def merge(folder: Path, layout: ZeroLayout) -> Named:
     return named
 
 
-def _one(folder: Path, pattern: str) -> Any:
+def _one(folder: Path, pattern: str, *, mapped: bool) -> Any:
     paths = sorted(folder.glob(pattern))
     if len(paths) != 1:
         raise DamagedCheckpoint(f"the checkpoint has {len(paths)} files {pattern}, not one\n  use another checkpoint")
-    return read_file(paths[0])
+    return read_file(paths[0], mapped=mapped)
 
 
 def _cut_row(partitions: Sequence[Tensor], shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of ZeRO-1 or -2: all parameters form one row, split evenly over the ranks, with padding last."""
-    row = torch.cat([partition.detach().reshape(-1) for partition in partitions])
+    parts = [partition.detach().reshape(-1) for partition in partitions]
+    each = parts[0].numel()
     start = 0
     for name, shape in shapes.items():
-        yield name, row[start : start + shape.numel()].view(shape).clone()
-        start += shape.numel()
+        stop = start + shape.numel()
+        pieces = [
+            part[max(0, start - number * each) : max(0, stop - number * each)] for number, part in enumerate(parts)
+        ]
+        yield name, torch.cat(pieces).view(shape)
+        start = stop
 
 
 def _cut_each(partitions: Sequence[Tensor], shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:

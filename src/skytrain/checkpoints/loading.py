@@ -7,12 +7,20 @@ from dataclasses import dataclass
 from torch import nn
 
 from ..config import ModelConfig, SkytrainError, TokenizerConfig, build, check_named, check_trusted
-from ..models import build_model, find_weights, is_pretrained, load_pretrained
+from ..models import build_model, find_weights, is_pretrained, load_pretrained, place_of
 from ..runs import RunRecord
 from ..storage import Store
-from ..tokens import Tokenizer, is_stored, load_tokenizer_folder, open_tokenizer
+from ..tokens import (
+    Tokenizer,
+    is_stored,
+    load_tokenizer_folder,
+    open_tokenizer,
+    stored_chat_template,
+    with_chat_template,
+)
 from .commits import choose_commit, committed, find_run, step_key
-from .saved import SavedTensors, open_checkpoint
+from .deepspeed import open_weights
+from .saved import SavedTensors
 
 
 @dataclass(frozen=True)
@@ -28,13 +36,15 @@ class LoadedModel:
 def load_model(store: Store, source: str | None) -> LoadedModel:
     """Load a model and its tokenizer.
 
-    `source` is a run, `run@step`, a folder in Hugging Face's layout or a repository on its hub; None is the newest run.
+    `source` is a run, `run@step`, a folder in Hugging Face's layout, or a repository that the store or
+    the hub has; None is the newest run.
     """
     if source and is_pretrained(source):
-        return LoadedModel(load_pretrained(source), load_tokenizer_folder(find_weights(source)), source, None)
+        place = place_of(store, source)
+        return LoadedModel(load_pretrained(place), load_tokenizer_folder(find_weights(place)), source, None)
     record, step = choose_checkpoint(store, source)
     model = build_model(recorded_model(record), seed=record.seed, start_weights=False)
-    load_weights(model, open_checkpoint(store, step_key(record.name, step)).weights)
+    load_weights(model, open_weights(store, step_key(record.name, step)).weights)
     model.eval()
     return LoadedModel(model, recorded_tokenizer(store, record), f"{record.name}@{step}", record)
 
@@ -48,11 +58,12 @@ def recorded_model(record: RunRecord) -> ModelConfig:
 
 
 def recorded_tokenizer(store: Store, record: RunRecord) -> Tokenizer:
-    """Return the tokenizer of a run, from the store. Raises Untrusted before another folder or repository is read."""
+    """Return the tokenizer of a run, from the store, with the chat template of its conversations. Raises Untrusted before another folder or repository is read."""
     settings: TokenizerConfig = build(TokenizerConfig, record.config["tokenizer"], "tokenizer")
     if not is_stored(settings, store, record.tokenizer_id):
         check_named([("tokenizer.name", settings.name)], f"run {record.name}")
-    return open_tokenizer(settings, store, record.tokenizer_id)
+    tokenizer = open_tokenizer(settings, store, record.tokenizer_id)
+    return with_chat_template(tokenizer, stored_chat_template(store, record.data))
 
 
 def choose_checkpoint(store: Store, source: str | None) -> tuple[RunRecord, int]:

@@ -37,7 +37,7 @@ def show(overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: Js
     """
     from ..config import flatten, shown
 
-    composed = compose_overrides(overrides, config_dir)
+    composed = compose_overrides(overrides, config_dir, recipe_weights="if-stored")
     if as_json:
         print(json.dumps(composed.values, indent=2))
         return

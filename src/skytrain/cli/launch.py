@@ -129,7 +129,9 @@ def launch(
             job=context.meta[JOB],
             overrides=overrides or [],
             folders=folders,
-            compose=lambda settings: compose_overrides(list(settings), folders),
+            compose=lambda settings: compose_overrides(
+                list(settings), folders, recipe_weights="if-stored" if dry_run else "read"
+            ),
             tell=show_finding,
             plan=plan,
             replan=replan,

@@ -17,7 +17,13 @@ from .capabilities import (
 )
 from .capabilities.kernels import KERNEL_RULES as KERNEL_RULES
 from .checks import check as check, check_decoder as check_decoder
-from .composition import GROUPS as GROUPS, AdoptedSettings as AdoptedSettings, Composed as Composed, compose as compose
+from .composition import (
+    GROUPS as GROUPS,
+    AdoptedSettings as AdoptedSettings,
+    Composed as Composed,
+    RecipeWeights as RecipeWeights,
+    compose as compose,
+)
 from .discovery import discover as discover, folders_with as folders_with
 from .environment import (
     agent_keeps_store as agent_keeps_store,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hydra import initialize_config_module
 from hydra._internal.defaults_list import create_defaults_list
@@ -56,6 +56,7 @@ FREE_KEYS = ("model.args", "data.source", "evaluation.data", "cloud.secrets")
 OWN_SOURCES = "skytrain."  # built-in sources list all their keys in their files, so an unknown key is a typo
 RECIPE = "recipe/"
 COMMAND_LINE = "command line"
+UNREAD = "unread"  # the id of a tokenizer whose files were not read
 ALTERNATIVES = {
     "trainer.steps": "trainer.tokens",
     "trainer.tokens": "trainer.steps",
@@ -71,8 +72,11 @@ class AdoptedSettings:
     tokenizer: Mapping[str, Any] | None = None  # None if the weights come without one
 
 
-# Maps `model.weights` to the settings that they bring; None if no file describes them.
-Adopt = Callable[[str | None], AdoptedSettings | None]
+# Maps `model.weights`, and the settings of the store, to the settings that they bring; None if no file describes them.
+Adopt = Callable[[str | None, Mapping[str, Any]], AdoptedSettings | None]
+# Maps the name of a model on the hub, and the settings of the store, to where the store has it; else the name itself.
+Locate = Callable[[str, Mapping[str, Any]], str]
+RecipeWeights = Literal["read", "if-stored", "skip"]
 # Maps the settings of a Hugging Face tokenizer and of the store to those that come from the tokenizer's files.
 ReadTokenizer = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
 
@@ -86,6 +90,7 @@ class Composed:
     origins: dict[str, str]
     overrides: tuple[str, ...] = ()  # that the configuration was composed of
     config_dirs: tuple[Path, ...] = ()  # folders of the user's own groups that were given
+    unread_weights: str | None = None  # that a recipe names, and that were not read: only the shape is known
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -97,12 +102,19 @@ class Composed:
         """Return the settings made by the user, on the command line or in their own files; all others are defaults."""
         return _given(self.origins)
 
+    @property
+    def of_recipe(self) -> frozenset[str]:
+        """Return the settings that a recipe made."""
+        return frozenset(key for key, origin in self.origins.items() if origin.startswith(RECIPE))
+
 
 def compose(
     overrides: Sequence[str] = (),
     config_dirs: Sequence[str | Path] = (),
     adopt: Adopt | None = None,
     read_tokenizer: ReadTokenizer | None = None,
+    locate: Locate | None = None,
+    recipe_weights: RecipeWeights = "read",
 ) -> Composed:
     """Compose the configuration that `key=value` overrides select and check it against the schema.
 
@@ -110,6 +122,9 @@ def compose(
     the current folder (`cloud/aws.yaml`).
     `adopt` reads the settings of the initial weights; they replace the default model, but no user setting.
     `read_tokenizer` reads what `tokenizer=hf` takes from the tokenizer's files.
+    `locate` finds models of the hub in the store.
+    `recipe_weights` says whether the weights that a recipe names are read: always, if the store has them, or never. A
+    recipe has the model's shape, which suffices to plan; the id of its tokenizer is then not known.
     """
     parsed = parse_overrides(overrides)
     choices = [override for override in parsed if override.key_or_group in GROUPS]
@@ -121,6 +136,14 @@ def compose(
     for key in _replaced({override.key_or_group: override.value() for override in settings}):
         OmegaConf.update(tree, key, None)
         origins[key] = COMMAND_LINE
+    unread = _unread_weights(tree, origins, locate, recipe_weights if adopt is not None else "skip")
+    if unread is not None:
+        adopt = locate = None
+        if OmegaConf.is_missing(tree.tokenizer, "id"):
+            tree.tokenizer.update({"vocab_size": tree.model.vocab_size, "id": UNREAD})
+            read_tokenizer = None
+    if locate is not None:
+        _locate(tree, locate)
     if adopt is not None:
         _adopt(tree, origins, adopt, {choice.key_or_group for choice in choices})
     if read_tokenizer is not None and tree.tokenizer.kind == "hf":
@@ -141,6 +164,7 @@ def compose(
         origins=origins,
         overrides=tuple(overrides),
         config_dirs=tuple(Path(folder) for folder in config_dirs),
+        unread_weights=unread,
     )
 
 
@@ -315,6 +339,34 @@ def _set_origin(origins: dict[str, str], key: str, value: Any, origin: str) -> N
         origins[leaf] = origin
 
 
+def _unread_weights(
+    tree: DictConfig, origins: Mapping[str, str], locate: Locate | None, recipe_weights: RecipeWeights
+) -> str | None:
+    """Return the weights of a built-in recipe, which has their shape, if they shall not be read."""
+    family, weights = (OmegaConf.select(tree.model, key) for key in ("family", "weights"))
+    if recipe_weights == "read" or family is None or weights is None or "model.weights" in _given(origins):
+        return None
+    if recipe_weights == "if-stored" and locate is not None and locate(weights, _plain(tree.store)) != weights:
+        return None
+    return str(weights)
+
+
+def _locate(tree: DictConfig, locate: Locate) -> None:
+    """Replace names of the hub by the places where the store has these models."""
+    for group, name in (("model", "weights"), ("model", "name"), ("tokenizer", "name")):
+        node = tree[group]
+        missing = name not in node or OmegaConf.is_missing(node, name) or OmegaConf.is_interpolation(node, name)
+        of_the_hub = name == "weights" or OmegaConf.select(node, "family" if group == "model" else "kind") == "hf"
+        if missing or not of_the_hub or node[name] in (None, "random", "pretrained"):
+            continue
+        node[name] = locate(str(node[name]), _plain(tree.store))
+
+
+def _plain(node: DictConfig) -> dict[str, Any]:
+    values: Any = OmegaConf.to_container(node, resolve=True)
+    return dict(values)
+
+
 def _adopt(tree: DictConfig, origins: dict[str, str], adopt: Adopt, chosen: Collection[str]) -> None:
     """Take the model's settings from its weights, unless the user has chosen another model.
 
@@ -323,10 +375,11 @@ def _adopt(tree: DictConfig, origins: dict[str, str], adopt: Adopt, chosen: Coll
     everything = OmegaConf.is_missing(tree.model, "family")
     if not everything and ("model" in chosen or "layers" not in tree.model):
         return  # a recipe's model=hf or model=custom defines the model itself
-    adopted = adopt(None if OmegaConf.is_missing(tree.model, "weights") else tree.model.weights)
+    weights = None if OmegaConf.is_missing(tree.model, "weights") else tree.model.weights
+    adopted = adopt(weights, _plain(tree.store))
     if adopted is None:
         if everything:
-            hint = "a Hugging Face folder, or OWNER/NAME on the hub"
+            hint = "a Hugging Face folder, OWNER/NAME on the hub or in the store, or s3://bucket/folder"
             raise ConfigError("model.weights", "must be given with model=hf-weights", hint=hint)
         return
     given = _given(origins)
@@ -375,12 +428,11 @@ def _is_given(key: str, given: Collection[str]) -> bool:
 
 
 def _read_tokenizer(tree: DictConfig, origins: dict[str, str], read_tokenizer: ReadTokenizer) -> None:
-    if OmegaConf.is_missing(tree.tokenizer, "name"):
+    if OmegaConf.is_missing(tree.tokenizer, "name") or tree.tokenizer.name is None:
         hint = "a folder, or OWNER/NAME on the Hugging Face hub"
         raise ConfigError("tokenizer.name", "must be given with tokenizer=hf", hint=hint)
-    chosen, store = (OmegaConf.to_container(tree[group], resolve=True) for group in ("tokenizer", "store"))
-    assert isinstance(chosen, dict) and isinstance(store, dict)
-    for name, value in read_tokenizer(chosen, store).items():  # type: ignore[arg-type]
+    chosen = _plain(tree.tokenizer)
+    for name, value in read_tokenizer(chosen, _plain(tree.store)).items():
         key = f"tokenizer.{name}"
         if chosen.get(name) == value:
             continue

@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ..checkpoints import choose_checkpoint, open_checkpoint, read_marker, recorded_tokenizer, step_key
+from ..checkpoints import choose_checkpoint, open_weights, read_marker, recorded_tokenizer, step_key
 from ..config import Config
 from ..export import check_sums
-from ..models import FolderWeights, LlmcWeights, find_weights, is_pretrained, read_hf_decoder
+from ..models import FolderWeights, LlmcWeights, find_weights, is_pretrained, place_of, read_hf_decoder
 from ..runs import RunRecord, plain
 from ..storage import Store
 from ..tokens import Tokenizer, load_tokenizer_folder, open_tokenizer
@@ -57,7 +57,7 @@ def open_inputs(config: Config, store: Store, sources: Sequence[str]) -> list[Me
         if source in runs
         else _open_file(config, store, source, padding)
         if Path(source).is_file()
-        else _open_folder(source, padding)
+        else _open_folder(store, source, padding)
         for source in sources
     ]
 
@@ -69,7 +69,7 @@ def is_weights_only(source: str) -> bool:
 
 def _open_run(store: Store, source: str) -> MergeInput:
     record, step = choose_checkpoint(store, source)
-    saved = open_checkpoint(store, step_key(record.name, step))
+    saved = open_weights(store, step_key(record.name, step))
     return MergeInput(
         label=f"{record.name}@{step}",
         sha256=read_marker(store, saved.commit).manifest_sha256,
@@ -84,9 +84,9 @@ def _open_run(store: Store, source: str) -> MergeInput:
     )
 
 
-def _open_folder(source: str, padding: int) -> MergeInput:
-    folder = find_weights(source)
-    decoder = read_hf_decoder(source, pad_vocab_to=padding)
+def _open_folder(store: Store, source: str, padding: int) -> MergeInput:
+    folder = find_weights(place_of(store, source))
+    decoder = read_hf_decoder(folder, pad_vocab_to=padding)
     weights = FolderWeights(decoder, folder)
     check_sums(folder)
     return MergeInput(

@@ -19,7 +19,7 @@ from ..checkpoints import (
     committed,
     for_saves,
     load_model,
-    open_checkpoint,
+    open_weights,
     recorded_model,
     recorded_tokenizer,
     step_key,
@@ -116,7 +116,7 @@ def open_merged(store: Store, run: str) -> LoadedModel:
     config = recorded_model(record)
     if not has_layers(config):
         return load_model(store, run)
-    saved = open_checkpoint(store, step_key(record.name, step)).weights
+    saved = open_weights(store, step_key(record.name, step)).weights
     with torch.device("meta"):
         model = Decoder(config)
 

@@ -6,6 +6,7 @@ from .build import (
     count_parameters as count_parameters,
     outline_model as outline_model,
 )
+from .composing import compose_model as compose_model
 from .decoder import (
     Decoder as Decoder,
     InitialValues as InitialValues,
@@ -56,5 +57,5 @@ from .rope import TokenPositions as TokenPositions
 from .safetensors_header import read_headers as read_headers
 from .safetensors_io import MAX_FILE_BYTES as MAX_FILE_BYTES
 from .sizes import describe_sizes as describe_sizes
-from .sources import find_weights as find_weights, is_pretrained as is_pretrained
+from .sources import find_weights as find_weights, is_pretrained as is_pretrained, place_of as place_of
 from .weights import load_pretrained as load_pretrained

@@ -65,7 +65,8 @@ def transformers_settings(source: str) -> dict[str, Any]:
     whole, _ = _read_config(source)
     data = {**whole, **whole.get("text_config", {})}
     local = Path(source).expanduser()
-    name, _, revision = (str(local), "", "") if local.is_dir() else source.partition("@")
+    is_place = local.is_dir() or "://" in source
+    name, _, revision = (str(local) if local.is_dir() else source, "", "") if is_place else source.partition("@")
     length = next((data[key] for key in ("max_position_embeddings", "n_positions", "n_ctx") if data.get(key)), None)
     if not isinstance(data.get("vocab_size"), int):
         raise SkytrainError(f"{source}: {CONFIG} has no vocab_size, so it does not describe a language model")
@@ -104,7 +105,8 @@ def _read_config(source: str | Path) -> tuple[dict[str, Any], str]:
         problem = str(error) or "it is not a JSON object"
         raise SkytrainError(f"{source} is not a Hugging Face model: config.json cannot be read ({problem})") from None
     local = Path(source).expanduser()
-    return data, local.resolve().name if local.is_dir() else str(source).partition("@")[0].rpartition("/")[2]
+    name = local.resolve().name if local.is_dir() else str(source).rpartition("/")[2]
+    return data, name.partition("@")[0] or name
 
 
 def check_model(config: ModelConfig, start: str | None = None) -> None:

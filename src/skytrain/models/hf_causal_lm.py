@@ -16,6 +16,7 @@ from .documents import document_positions
 from .loss import LossSettings, head_loss, matmul_parameters, token_loss
 from .recompute import Recompute
 from .safetensors_header import read_headers
+from .sources import find_weights
 
 SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 # Names that architectures use for the number of experts, and for the number of experts active per token.
@@ -222,18 +223,19 @@ def build_hf(config: HFModelConfig, seed: int, start_weights: bool) -> HFCausalL
     except ImportError:
         raise MissingExtra("transformers", "export") from None
     pretrained = config.weights == "pretrained" and start_weights
-    if pretrained and Path(config.name).expanduser().is_dir():
-        read_headers(Path(config.name).expanduser())  # refuses pickles, and files that are missing or truncated
+    name = str(find_weights(config.name)) if "://" in config.name else config.name
+    if pretrained and Path(name).expanduser().is_dir():
+        read_headers(Path(name).expanduser())  # refuses pickles, and files that are missing or truncated
     where: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     try:
-        theirs = AutoConfig.from_pretrained(config.name, **where)
+        theirs = AutoConfig.from_pretrained(name, **where)
         _check_length(theirs, config)
         if config.weights == "random":
             theirs.vocab_size = config.vocab_size
         _drop_special_tokens(theirs)
         if pretrained:
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                config.name, config=theirs, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **where
+                name, config=theirs, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **where
             )
             model, report = loaded
             _check_complete(config.name, report["missing_keys"])

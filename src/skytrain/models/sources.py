@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..config import SkytrainError
-from ..storage import is_hub_name, resolve_hub_or_folder
+from ..storage import Store, is_hub_name, resolve_hub_or_folder, staged_place
 from .safetensors_header import PICKLES
 
 CONFIG = "config.json"
@@ -14,7 +14,9 @@ WEIGHTS = ("model*.safetensors", "model.safetensors.index.json")
 
 
 def is_pretrained(source: str) -> bool:
-    """Return whether `--from` names a folder or a repository `owner/name` of the hub, rather than a run of the store."""
+    """Return whether `--from` names a folder, its URL or a repository `owner/name`, rather than a run of the store."""
+    if "://" in source:
+        return "/runs/" not in source
     path = Path(source).expanduser()
     if path.exists():
         # A folder may have the name of a run, and a run of a local store is a folder.
@@ -24,6 +26,13 @@ def is_pretrained(source: str) -> bool:
         # This is a run in another store, .../runs/RUN@STEP, or no folder at all, which whoever opens it reports.
         return "/runs/" not in source
     return source.count("/") == 1 and not source.startswith("runs/") and is_hub_name(source)
+
+
+def place_of(store: Store, source: str) -> str:
+    """Return where the store has the model `source` of the hub; `source` itself if it is here, or not in the store."""
+    if "://" in source or Path(source).expanduser().exists() or not is_pretrained(source):
+        return source
+    return staged_place(store, source) or source
 
 
 def find_description(source: str) -> Path:

@@ -148,11 +148,11 @@ def _from_deepspeed(store: Store, record: RunRecord, commit: Commit, newest: Com
 def _safetensors(store: Store, commit: Commit, target: Path, with_optimizer: bool) -> str:
     from safetensors.torch import save_file
 
-    from ..checkpoints import open_checkpoint
+    from ..checkpoints import open_checkpoint, open_weights
 
     if target.exists():
         raise CheckpointError(f"{target} exists already and is not overwritten")
-    saved = open_checkpoint(store, commit.key)
+    saved = open_checkpoint(store, commit.key) if with_optimizer else open_weights(store, commit.key)
     tensors = saved.weights.read()
     if with_optimizer:
         tensors |= {f"optimizer/{name}": tensor for name, tensor in saved.tensors.below("optimizer/").read().items()}

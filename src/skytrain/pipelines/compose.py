@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..config import Composed
+    from ..config import Composed, RecipeWeights
 
 
 def compose_overrides(
@@ -19,24 +19,18 @@ def compose_overrides(
     config_dirs: Sequence[Path] | None = None,
     start: str | None = None,
     trusted: Sequence[str] | None = None,
+    recipe_weights: RecipeWeights = "read",
 ) -> Composed:
     """Compose the configuration. Weights to start from (`model.weights`, or `start`) bring their model's settings.
 
     The code that it names, and what `--trust` names, may also be named by records of the store.
     """
-    from ..config import compose, trust, trust_settings
-    from ..models import adopt_model, check_model, is_pretrained
-    from ..tokens import read_tokenizer_settings
+    from ..config import trust, trust_settings
+    from ..models import compose_model
 
-    # `start` is a run, too, or a checkpoint of one: those bring no settings.
-    given = start if start and is_pretrained(start) else None
-    composed = compose(
-        list(overrides or []),
-        config_dirs or [],
-        adopt=lambda weights: adopt_model(weights if start is None else given, _tell),
-        read_tokenizer=read_tokenizer_settings,
+    composed = compose_model(
+        list(overrides or []), config_dirs or [], start=start, recipe_weights=recipe_weights, tell=_tell
     )
-    check_model(composed.config.model, start)
     trust_settings(composed.values)
     trust(list(trusted or []))
     return composed

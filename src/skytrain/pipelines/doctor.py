@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..config import Config, compose
+from ..config import Config
+from ..models import compose_model
 from ..planning import Plan, read_plan
 from ..targets import Check, Finding, Preflight, find_inputs, run_checks, target_of
-from ..tokens import read_tokenizer_settings
 
 # Of several failures the first of these decides: without credentials nothing else can be known.
 ORDER = ("credentials", "store", "preflight", "quota", "capacity")
@@ -28,7 +28,7 @@ def _input_check(plan: Plan, config_dirs: Sequence[Path]) -> Check:
     """Return the check that the machines of a plan will find what they read in this store."""
 
     def run(preflight: Preflight) -> str:
-        planned = compose(plan.words, config_dirs, read_tokenizer=read_tokenizer_settings).config
+        planned = compose_model(plan.words, config_dirs).config
         here = replace(planned, store=preflight.config.store, cloud=preflight.config.cloud)
         return "; ".join(find_inputs(here, plan.job, plan.words)) or "nothing but its sources"
 

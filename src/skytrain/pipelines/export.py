@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from ..export import Dtype, HFExport, TrainingFacts, check_hub_name, export_hf, 
 from ..merging import MERGE_FILE, provenance_key, read_provenance
 from ..models import is_pretrained
 from ..runs import Reporter, Silent, attempt_numbers, read_attempt, read_metrics
-from ..storage import Store, open_store
+from ..storage import STAGED, Store, is_hub_name, open_store
 from ..tokens import find_manifest
 
 
@@ -127,7 +128,7 @@ def _training_facts(store: Store, loaded: LoadedModel) -> TrainingFacts | None:
         device=run.hardware.get("device", ""),
         ranks=_ranks(store, run.name),
         train_seconds=run.train_seconds,
-        started_from=run.started_from or _weights(config["model"]),
+        started_from=_base_model(run.started_from or _weights(config["model"])),
     )
 
 
@@ -136,6 +137,24 @@ def _weights(model: dict[str, Any]) -> str | None:
     if model["family"] == "hf":
         return model["name"] if model["weights"] == "pretrained" else None
     return model.get("weights")
+
+
+def _base_model(source: str | None) -> str | None:
+    """Return the model that training started from by its name on the hub, or by that of its folder; never by a path."""
+    if source is None:
+        return None
+    staged = STAGED.search(source)
+    if staged is not None:
+        return staged[1]
+    folder = Path(source).expanduser()
+    if not folder.is_absolute() and not folder.exists() and "://" not in source:
+        return source  # a name on the hub, or a run
+    try:
+        origin = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("_name_or_path")
+    except (OSError, ValueError, AttributeError):
+        origin = None
+    named = isinstance(origin, str) and origin.count("/") == 1 and is_hub_name(origin)
+    return str(origin) if named else source.rstrip("/").rpartition("/")[2]
 
 
 def _ranks(store: Store, run: str) -> int:

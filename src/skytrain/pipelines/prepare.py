@@ -43,6 +43,7 @@ from ..corpus import (
 from ..runs import Reporter
 from ..storage import NotFound, Store, open_store
 from ..tokens import (
+    TEMPLATE_FILE,
     ChatFiles,
     ChatRows,
     ParquetTokens,
@@ -288,6 +289,9 @@ def _write_splits(work: Preparation, folder: str, tokenizer: Tokenizer, corpus: 
         work.reporter.progress("tokens", train.tokens, train.tokens)
         if chats is not None:
             made_from |= {"chat": chats.report.summary(), "template": chats.template.sha256}
+            store.write(
+                f"{folder}/{TEMPLATE_FILE}", chats.template.source.encode()
+            )  # for exports of models trained on it
             work.reporter.table(f"conversations of {data.name} {work.version}", chats.report.table())
         # The training split last: a folder that has it is complete.
         if validation.tokens:

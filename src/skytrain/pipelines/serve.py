@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..config import SkytrainError, StoreConfig, skytrain_cache_folder
 from ..export import SUMS, read_sums
-from ..models import find_weights, is_pretrained
+from ..models import find_weights, is_pretrained, place_of
 from ..runs import Reporter
 from ..serving import ServedModel, open_served
 from ..storage import NotFound, Store, open_store
@@ -59,7 +59,7 @@ def _folder_of(job: ServeJob, dtype: Dtype, reporter: Reporter) -> tuple[Path, s
     if source is not None and source.startswith(REMOTE) and "/runs/" not in source:
         return _fetched(job, source, reporter), source.rstrip("/").rpartition("/")[2]
     if source is not None and is_pretrained(source):
-        folder = find_weights(source)
+        folder = find_weights(place_of(open_store(job.config.store), source))
         return folder, folder.resolve().name if Path(source).expanduser().is_dir() else source
     return _exported(job, dtype, reporter)
 

@@ -59,6 +59,7 @@ class Fixed:
     """Settings that the search must not change."""
 
     micro_batch: int | None = None
+    micro_batch_if_it_fits: bool = False  # a recipe's, which another machine may have no memory for
     recomputation: Recomputation | None = None
     reduce_once: bool | None = None
     mesh: Mesh | None = None
@@ -269,7 +270,9 @@ def _splits(
         return known[micro_batch]
 
     if fixed.micro_batch is not None:
-        return [split(fixed.micro_batch)] if fixed.micro_batch in choices else []
+        kept = [split(fixed.micro_batch)] if fixed.micro_batch in choices else []
+        if not fixed.micro_batch_if_it_fits or (kept and kept[0][1].total <= limit):
+            return kept
     fitting = choices[: max(1, bisect_left(choices, True, key=lambda micro: split(micro)[1].total > limit))]
     # Without a pipeline the largest are the fastest; with one, smaller micro-batches leave a smaller bubble.
     return [split(micro) for micro in (fitting if mesh.pipeline > 1 else fitting[-3:])]

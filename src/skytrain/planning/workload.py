@@ -38,6 +38,7 @@ def workload_of(
     config: Config,
     given: Collection[str] = (),
     *,
+    of_recipe: Collection[str] = (),
     open_mesh: bool | None = None,
     measurements: Sequence[Measurement] = (),
     problem: Callable[[Placement], str | None] = lambda _: None,
@@ -49,7 +50,7 @@ def workload_of(
         job=job_of(config),
         work=work_of(config),
         batch_tokens=config.trainer.batch_tokens,
-        fixed=fixed_of(config, given),
+        fixed=fixed_of(config, given, of_recipe),
         parallel=None if open_mesh else config.parallel,
         unfit=None if open_mesh else model_size_problem(config),
         measurements=measurements,
@@ -66,14 +67,19 @@ def leaves_mesh_open(parallel: ParallelConfig) -> bool:
     return parallel.name in ("single", "auto") and alone
 
 
-def fixed_of(config: Config, given: Collection[str]) -> Fixed:
-    """Return what the search must keep: the user's settings, and recomputation if it is requested."""
+def fixed_of(config: Config, given: Collection[str], of_recipe: Collection[str] = ()) -> Fixed:
+    """Return what the search must keep: the user's settings, and recomputation if it is requested.
+
+    A recipe that sets the mesh is made for machines, and so are its micro-batch and its reduction.
+    """
     trainer = config.trainer
+    kept = {*given, *(() if leaves_mesh_open(config.parallel) else of_recipe)}
     keeps_recomputation = "trainer.activation_checkpointing" in given or trainer.activation_checkpointing != "none"
     return Fixed(
-        micro_batch=trainer.micro_batch if "trainer.micro_batch" in given and trainer.micro_batch else None,
+        micro_batch=trainer.micro_batch if "trainer.micro_batch" in kept and trainer.micro_batch else None,
+        micro_batch_if_it_fits="trainer.micro_batch" not in given,
         recomputation=trainer.activation_checkpointing if keeps_recomputation else None,
-        reduce_once=config.parallel.reduce_once if "parallel.reduce_once" in given else None,
+        reduce_once=config.parallel.reduce_once if "parallel.reduce_once" in kept else None,
         schedule="parallel.schedule" in given,
     )
 

@@ -16,6 +16,7 @@ from .errors import (
     StoreUnreachable as StoreUnreachable,
 )
 from .hub import (
+    explain_hub_error as explain_hub_error,
     hub_http_error as hub_http_error,
     is_hub_name as is_hub_name,
     resolve_hub_or_folder as resolve_hub_or_folder,
@@ -23,3 +24,15 @@ from .hub import (
 from .opening import open_store as open_store
 from .retry import Patience as Patience, Retry as Retry
 from .scratch import ScratchFolder as ScratchFolder, ScratchFull as ScratchFull
+from .staged import (
+    STAGED as STAGED,
+    StagedFile as StagedFile,
+    StagedModel as StagedModel,
+    find_staged as find_staged,
+    locate_model as locate_model,
+    read_staged as read_staged,
+    staged_at as staged_at,
+    staged_folder as staged_folder,
+    staged_place as staged_place,
+    write_staged as write_staged,
+)

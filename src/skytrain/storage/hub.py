@@ -44,22 +44,30 @@ def resolve_hub_or_folder(name: str, patterns: Sequence[str]) -> Path:
     try:
         return Path(snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns)))
     except (hub_http_error(), OSError, ValueError) as error:
-        raise _explained(name, error) from None
+        raise explain_hub_error(name, error) from None
 
 
 def _download_folder(url: str, patterns: Sequence[str]) -> Path:
     """Return the cached copy of a bucket's folder. Changed objects change its name, so that no two versions mix."""
     store = open_store(url)
-    stats = [stat for stat in store.list() if "/" not in stat.key]
+    here = store.local_path("")
+    if here is not None and here.is_dir():
+        return here
+    stats = [stat for stat in store.list() if stat.key.count("/") <= 1]  # named chat templates are in a folder
     if not stats:
         raise SkytrainError(f"{url}: no such folder, or it has no files\n  correct the URL")
     version = hashlib.sha256("\n".join([url, *(f"{stat.key} {stat.etag}" for stat in stats)]).encode()).hexdigest()
     folder = user_cache_folder() / "skytrain" / "models" / version[:16]
     folder.mkdir(parents=True, exist_ok=True)
     for stat in stats:
-        if any(fnmatch(stat.key, pattern) for pattern in patterns) and not (folder / stat.key).exists():
+        if any(_matches(stat.key, pattern) for pattern in patterns) and not (folder / stat.key).exists():
+            (folder / stat.key).parent.mkdir(exist_ok=True)
             store.download(stat.key, folder / stat.key)
     return folder
+
+
+def _matches(key: str, pattern: str) -> bool:
+    return key.count("/") == pattern.count("/") and fnmatch(key, pattern)
 
 
 def hub_http_error() -> type[Exception]:
@@ -72,7 +80,8 @@ def hub_http_error() -> type[Exception]:
     return cast("type[Exception]", HfHubHTTPError.__mro__[1])
 
 
-def _explained(name: str, error: Exception) -> SkytrainError:
+def explain_hub_error(name: str, error: Exception) -> SkytrainError:
+    """Return what is wrong, and what to do, for an error that a request to the hub raised."""
     from huggingface_hub.errors import (
         GatedRepoError,
         LocalEntryNotFoundError,
@@ -100,7 +109,8 @@ def _explained(name: str, error: Exception) -> SkytrainError:
     if isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled):
         return SkytrainError(
             f"{name}: not a folder here, not in the hub's cache, and the Hugging Face hub cannot be reached\n"
-            "  download it where there is a network (`hf download`) and give the folder; HF_HUB_OFFLINE=1 forbids the network"
+            "  download it where there is a network (`skytrain models fetch` puts it into the store, `hf download` into a "
+            "folder); HF_HUB_OFFLINE=1 forbids the network"
         )
     problem = str(error).strip().partition("\n")[0] or type(error).__name__
     return SkytrainError(f"{name}: the Hugging Face hub failed: {problem}\n  run it again, or give a folder")

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from ..config import Composed, Config, SkytrainError, format_seconds
+from ..config import Composed, Config, RecipeWeights, SkytrainError, format_seconds
 from ..runs import LaunchRecord, Reporter
 from ..storage import Store
 from .bundle import config_files
@@ -45,6 +45,11 @@ class LaunchRequest:
     def chooses(self) -> bool:
         """Whether --instance, --nodes or --market is given."""
         return any(value is not None for value in self.only.values())
+
+    @property
+    def recipe_weights(self) -> RecipeWeights:
+        """Return whether the weights that a recipe names are read: a launch needs them, a dry run only says so."""
+        return "if-stored" if self.dry_run else "read"
 
     def files(self) -> dict[str, bytes]:
         """Return the user's own groups of settings, which go to the machines."""

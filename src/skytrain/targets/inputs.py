@@ -18,7 +18,7 @@ from ..config import EXIT_CODES, Config, HFModelConfig, SkytrainError, find_task
 from ..evaluation import stored_task_key
 from ..planning import JobKind, expected_loss_text, read_plan
 from ..runs import recorded_commit, run_name
-from ..storage import Store, is_hub_name, open_store
+from ..storage import Store, is_hub_name, open_store, staged_at
 from ..tokens import Prepared, find_training_data, open_mixture
 from .base import LaunchRequest, ReadyJob
 from .registry import check_request, find_target, target_of
@@ -70,12 +70,13 @@ def find_inputs(config: Config, job: JobKind, overrides: Sequence[str] = ()) -> 
     if job not in ("train", "tune"):
         return []
     store = open_store(config.store)
+    weights = _find_weights(config, store)  # first: they bring the tokenizer, by which tokens are found
     if config.loader.files is None:
         tokens = _find_tokens(config, store, overrides)
         lines = [f"{store.url(tokens.folder)}: {tokens.train.tokens:,} tokens"]
     else:
         lines = [_find_files(config)]
-    for line in (_find_weights(config), *_find_tasks(config, store), _find_checkpoint(config, store, job)):
+    for line in (weights, *_find_tasks(config, store), _find_checkpoint(config, store, job)):
         if line:
             lines.append(line)
     return lines
@@ -114,16 +115,36 @@ def _find_files(config: Config) -> str:
     return f"{files.train} ({files.format} files)"
 
 
-def _find_weights(config: Config) -> str | None:
+def _find_weights(config: Config, store: Store) -> str | None:
     """Find the weights that training starts from."""
     model = config.model
     if isinstance(model, HFModelConfig):
-        _check_readable(config, "model.name", model.name)
+        _check_weights(config, store, "model.name", model.name)
         return f"{model.name}, {model.weights} weights"
     if has_layers(model) and model.weights is not None:
-        _check_readable(config, "model.weights", model.weights)
+        _check_weights(config, store, "model.weights", model.weights)
         return f"weights of {model.weights}"
     return None
+
+
+def _check_weights(config: Config, store: Store, setting: str, place: str) -> None:
+    """Raise unless machines will find these weights. They have no token for the hub, so the store must have them."""
+    of_the_hub = is_hub_name(place) and not Path(place).expanduser().exists()
+    if of_the_hub and not _shares_files(config):
+        raise MissingInput(
+            f"{setting}={place}: {config.store.root} does not have this model, and machines read it from there\n"
+            f"  put it there once: skytrain models fetch {shlex.quote(place)} cloud=aws"
+        )
+    staged = staged_at(store, place)
+    if staged is None:
+        return _check_readable(config, setting, place)
+    sizes = {stat.key.removeprefix(f"{staged.folder}/"): stat.size for stat in store.list(staged.folder)}
+    for name, file in staged.files.items():
+        if sizes.get(name) != file.bytes:
+            problem = f"has {sizes[name]:,} bytes, not {file.bytes:,}" if name in sizes else "is missing"
+            raise MissingInput(
+                f"{setting}={place}: {name} {problem}\n  fetch it again: skytrain models fetch {staged.repository} cloud=aws"
+            )
 
 
 def _find_tasks(config: Config, store: Store) -> list[str]:

@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..config import Composed, Config, ConfigError, SkytrainError, compose
+from ..config import Composed, Config, ConfigError, RecipeWeights, SkytrainError
+from ..models import compose_model
 from ..parallel import laid_out, problem_of
 from ..planning import (
     DIMENSIONS,
@@ -49,7 +50,6 @@ from ..planning import (
     workload_of,
     write_plan,
 )
-from ..tokens import read_tokenizer_settings
 from .base import LaunchRequest
 from .jobs import plan_preparation
 from .registry import sellers
@@ -93,11 +93,16 @@ class PlannedJob:
     options: tuple[str, ...] = ()  # of `skytrain node`: --from SEED
 
 
-def compose_plan(overrides: Sequence[str], config_dirs: Sequence[Path], mesh: str | None) -> tuple[Composed, bool]:
-    """Return the configuration, with `--mesh` translated to `parallel`; and whether the mesh is left to the search."""
+def compose_plan(
+    overrides: Sequence[str], config_dirs: Sequence[Path], mesh: str | None, *, recipe_weights: RecipeWeights = "skip"
+) -> tuple[Composed, bool]:
+    """Return the configuration, with `--mesh` translated to `parallel`; and whether the mesh is left to the search.
+
+    A plan needs only the shape of a model, which a recipe has; a launch also reads what its weights bring.
+    """
     if mesh is not None:
         overrides = [word for word in overrides if not word.startswith(MESH_OVERRIDES)] + mesh_words(mesh)
-    composed = compose(list(overrides), config_dirs, read_tokenizer=read_tokenizer_settings)
+    composed = compose_model(list(overrides), config_dirs, recipe_weights=recipe_weights)
     if composed.config.trainer.device == "cpu":
         raise ConfigError("trainer.device", "'cpu': plan offers machines with GPUs", hint="try trainer.device=auto")
     return composed, leaves_mesh_open(composed.config.parallel) and "parallel=single" not in overrides
@@ -115,7 +120,7 @@ def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: 
     choice = choose(offers)
     if choice is None:
         return Planned(offers, refusal=refuse(offers, request))
-    why = explain(choice, offers, request)
+    why = " ".join(filter(None, (explain(choice, offers, request), _other_micro_batch(composed, choice, workload))))
     costly = costly_settings(
         composed.config, choice, lambda changed: planned_workload(replace(composed, config=changed), open_mesh)
     )
@@ -143,6 +148,23 @@ def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: 
         rest=rest,
         plan=plan,
     )
+
+
+def _other_micro_batch(composed: Composed, choice: Offer, workload: Workload) -> str | None:
+    """Return why the plan has another micro-batch than the recipe; None if it has the recipe's."""
+    wanted = composed.config.trainer.micro_batch
+    placement = choice.placement
+    if "trainer.micro_batch" not in composed.of_recipe or wanted is None or placement is None:
+        return None
+    planned = placement.job.micro_batch
+    if planned == wanted:
+        return None
+    reason = (
+        "the mesh is open, and this is its fastest"
+        if workload.fixed.micro_batch is None
+        else "that does not fit, or does not divide the batch"
+    )
+    return f"The recipe has trainer.micro_batch={wanted}; {planned} is planned: {reason}."
 
 
 def _for_block(config: Config, request: PlanRequest) -> PlanRequest:
@@ -177,7 +199,14 @@ def planned_workload(composed: Composed, open_mesh: bool) -> Workload:
     def problem(placement: Placement) -> str | None:
         return problem_of(laid_out(config, placement), placement.mesh.gpus)
 
-    return workload_of(config, composed.given, open_mesh=open_mesh, measurements=load_measurements(), problem=problem)
+    return workload_of(
+        config,
+        composed.given,
+        of_recipe=composed.of_recipe,
+        open_mesh=open_mesh,
+        measurements=load_measurements(),
+        problem=problem,
+    )
 
 
 def _sheet(config: Config, choice: Offer, trials: Trials) -> CostSheet:
@@ -210,7 +239,7 @@ def planned_job(request: LaunchRequest, priced: str = EC2.name) -> tuple[Compose
         )
     given = read_plan(file) if file is not None else None
     overrides = [*(given.words if given is not None else []), *request.overrides]
-    composed, open_mesh = compose_plan(overrides, request.folders, None)
+    composed, open_mesh = compose_plan(overrides, request.folders, None, recipe_weights=request.recipe_weights)
     if given is not None and not request.replan:
         return composed, given
     config = composed.config

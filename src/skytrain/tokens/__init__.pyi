@@ -11,6 +11,7 @@ from .convert import (
 )
 from .datamodule import BatchSettings as BatchSettings, TokenDataModule as TokenDataModule
 from .decoding import StreamDecoder as StreamDecoder
+from .hf_files import HUB_PATTERNS as HUB_PATTERNS, TEMPLATE_FILE as TEMPLATE_FILE
 from .inspection import (
     LengthStatistics as LengthStatistics,
     Sample as Sample,
@@ -58,7 +59,9 @@ from .tokenizers import (
     open_tokenizer as open_tokenizer,
     read_tokenizer_settings as read_tokenizer_settings,
     store_tokenizer as store_tokenizer,
+    stored_chat_template as stored_chat_template,
     stored_vocab_size as stored_vocab_size,
+    with_chat_template as with_chat_template,
 )
 from .tokenizing import TokenizedSlice as TokenizedSlice, tokenize_corpus as tokenize_corpus
 from .writer import ShardWriter as ShardWriter

@@ -98,6 +98,10 @@ class ChatTemplate:
         self._refuse_special(messages)
         return self._text(messages, prompt=True)[0]
 
+    def whole(self, messages: Sequence[Message]) -> str:
+        """Render a conversation that has ended, or raise BadChat."""
+        return self._text(messages)[0]
+
     def _refuse_special(self, messages: Sequence[Message]) -> None:
         for message in messages:
             spelling = next((each for each in self.spellings if each in (message.get("content") or "")), None)
@@ -171,6 +175,14 @@ class ChatTemplate:
 def chat_template(tokenizer: ChatTokenizer, source: str, arguments: Mapping[str, Any]) -> ChatTemplate:
     special = frozenset(token["content"] for token in tokenizer.definition["added_tokens"] if token["special"])
     return ChatTemplate(source, tokenizer.special_tokens, special, arguments)
+
+
+def render_chat(tokenizer: ChatTokenizer, source: str, messages: Sequence[Message]) -> str:
+    """Return a conversation as a template renders it, or raise SkytrainError."""
+    try:
+        return chat_template(tokenizer, source, {}).whole(messages)
+    except BadChat as error:
+        raise SkytrainError(f"the chat template cannot render a conversation: {error}") from None
 
 
 def conversation_tokens(tokenizer: ChatTokenizer, messages: Sequence[Message]) -> list[int]:

@@ -16,6 +16,7 @@ from ..storage import resolve_hub_or_folder
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
+TEMPLATE_FILE = "chat_template.jinja"
 # Everything that transformers, vLLM and converters read; stored and exported byte for byte.
 FILES = (
     TOKENIZER_FILE,
@@ -25,7 +26,7 @@ FILES = (
     "tokenizer.model",
     "vocab.json",
     "merges.txt",
-    "chat_template.jinja",
+    TEMPLATE_FILE,
     "chat_template.json",
 )
 TEMPLATES = "additional_chat_templates"  # named templates, one .jinja file each

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,16 @@ import numpy as np
 
 from ..config import MissingExtra, SkytrainError
 from .byte_level import own_identity
+from .chat import render_chat
 from .decoding import StreamDecoder
 from .definitions import METASPACE, byte_letters, is_byte_level, pieces_of
 from .encoders import Encode, tokenizers_engine
 from .hf_encoders import hf_encoder, reference_encoder
-from .hf_files import CONFIG_FILE, TokenizerFiles
+from .hf_files import CONFIG_FILE, TEMPLATE_FILE, TokenizerFiles
 
 GENERATION_FILE = "generation_config.json"
+MODEL_FILE = "config.json"
+CLASS_KEYS = ("model_type", "tokenizer_class", "transformers_version")
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")  # a piece of a model with byte fallback
 
 
@@ -109,8 +113,8 @@ class HFTokenizer:
     @cached_property
     def chat_template(self) -> str | None:
         """The default chat template, in Jinja; None if the tokenizer has none."""
-        if "chat_template.jinja" in self.files.content:
-            return self.files.content["chat_template.jinja"].decode()
+        if TEMPLATE_FILE in self.files.content:
+            return self.files.content[TEMPLATE_FILE].decode()
         for name in (CONFIG_FILE, "chat_template.json"):
             template = self.files.parsed(name).get("chat_template")
             if isinstance(template, list):  # several templates, by name
@@ -132,6 +136,24 @@ class HFTokenizer:
         bos = ids.get("bos_token_id", self.eot)
         eos = ids.get("eos_token_id", self.eot)
         return {"bos_token_id": bos, "eos_token_id": eos, "pad_token_id": ids.get("pad_token_id", eos)}
+
+    def with_chat_template(self, template: str) -> HFTokenizer:
+        """Return this tokenizer with another chat template, whose end of a turn also ends a generated text."""
+        ends = [id_ for id_ in (self._end_of_turn(template),) if id_ is not None]
+        rules = replace(self.rules, stop=tuple(sorted({*self.rules.stop, *ends})))
+        content = {**self.files.content, TEMPLATE_FILE: template.encode()}
+        files = TokenizerFiles(self.files.folder, content)
+        return HFTokenizer(self.id, files, self.definition, rules, text_may_be_special=self.text_may_be_special)
+
+    def _end_of_turn(self, template: str) -> int | None:
+        """Return the special token that ends an assistant's turn, if the template has one there."""
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        try:
+            text = render_chat(self, template, turns)
+        except SkytrainError:
+            return None  # it needs variables, or a system prompt
+        ids = self.encode_rendered([text.rstrip()])[0]
+        return int(ids[-1]) if len(ids) and int(ids[-1]) in self._special_ids else None
 
     def save(self, folder: str | Path) -> None:
         """Write the files as they were found; AutoTokenizer, vLLM and converters read them."""
@@ -188,7 +210,7 @@ class HFTokenizer:
 
 def read_hf_tokenizer(id: str, files: TokenizerFiles, *, text_may_be_special: bool) -> HFTokenizer:
     """Read a tokenizer's files with transformers, which decides what they define."""
-    loaded = _load(files.folder)
+    loaded = _load(files)
     definition = json.loads(loaded.backend_tokenizer.to_str())
     definition.update(truncation=None, padding=None)
     # A class of transformers may add special tokens that the files do not have, beyond the embedding of the model.
@@ -198,20 +220,24 @@ def read_hf_tokenizer(id: str, files: TokenizerFiles, *, text_may_be_special: bo
     return HFTokenizer(id, files, definition, rules, text_may_be_special=text_may_be_special)
 
 
-def _load(folder: Path) -> Any:
+def _load(files: TokenizerFiles) -> Any:
+    """Read the files with transformers, without the model's configuration: it may be one that transformers refuses."""
     try:
         from transformers import AutoTokenizer, logging
     except ImportError:
         raise MissingExtra("transformers", "hf") from None
+    folder = files.folder
     before = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        loaded = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
+        with tempfile.TemporaryDirectory(prefix="skytrain-tokenizer-") as scratch:
+            _copy_files(files, Path(scratch))
+            loaded = AutoTokenizer.from_pretrained(scratch, trust_remote_code=False)
     except Exception as error:  # whatever a class of transformers raises for files that it cannot read
         problem = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise SkytrainError(
             f"{folder}: transformers cannot read this tokenizer: {problem}\n"
-            "  save it as a fast tokenizer with save_pretrained, and give that folder"
+            f"  correct tokenizer_class in its {CONFIG_FILE}: PreTrainedTokenizerFast reads any tokenizer.json"
         ) from None
     finally:
         logging.set_verbosity(before)
@@ -221,6 +247,22 @@ def _load(folder: Path) -> Any:
             "  save it as a fast tokenizer (tokenizer.json) and give that folder"
         )
     return loaded
+
+
+def _copy_files(files: TokenizerFiles, target: Path) -> None:
+    """Copy the tokenizer's files, and what decides its class from the model's config.json."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    for name, data in files.content.items():
+        (target / name).parent.mkdir(exist_ok=True)
+        (target / name).write_bytes(data)
+    path = files.folder / MODEL_FILE
+    described = TokenizerFiles(files.folder, {MODEL_FILE: path.read_bytes()} if path.is_file() else {}).parsed(
+        MODEL_FILE
+    )
+    kept = {name: described[name] for name in CLASS_KEYS if name in described}
+    if kept.get("model_type") in CONFIG_MAPPING_NAMES:
+        (target / MODEL_FILE).write_text(json.dumps(kept), encoding="utf-8")
 
 
 def _rules(loaded: Any, files: TokenizerFiles, vocab_size: int) -> TokenizerRules:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,6 +14,7 @@ from ..storage import NotFound, open_store
 from .byte_level import ByteLevelBPE, gpt2, own_definition
 from .decoding import StreamDecoder
 from .hf_files import (
+    TEMPLATE_FILE,
     TOKENIZER_FILE,
     TokenizerFiles,
     find_tokenizer_files,
@@ -204,3 +205,20 @@ def _several(store: Store, name: str, known: list[str]) -> str:
 
 def _has_template(files: TokenizerFiles) -> bool:
     return "chat_template.jinja" in files.content or "chat_template" in files.parsed("tokenizer_config.json")
+
+
+def stored_chat_template(store: Store, splits: Iterable[str]) -> str | None:
+    """Return the chat template that rendered the first of these splits of conversations; None if all are text."""
+    for split in splits:
+        try:
+            return store.read(f"{split.rpartition('/')[0]}/{TEMPLATE_FILE}").decode()
+        except NotFound:
+            continue
+    return None
+
+
+def with_chat_template(tokenizer: Tokenizer, template: str | None) -> Tokenizer:
+    """Return the tokenizer with the chat template that its model was trained with."""
+    if template is None or not isinstance(tokenizer, HFTokenizer) or tokenizer.chat_template == template:
+        return tokenizer
+    return tokenizer.with_chat_template(template)

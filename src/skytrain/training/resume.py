@@ -18,11 +18,11 @@ from ..checkpoints import (
     find_commit,
     load_weights,
     newest_intact,
-    open_checkpoint,
+    open_weights,
     read_manifest,
 )
 from ..config import EXIT_CODES, Config, SkytrainError, has_layers
-from ..models import build_model, is_pretrained
+from ..models import build_model, is_pretrained, place_of
 from ..runs import (
     Start,
     check_not_renamed,
@@ -171,7 +171,7 @@ def _find_point(context: RunContext, checked: ResumePoint | None) -> ResumePoint
         return ResumePoint()
     if Path(start.source).is_file() or is_pretrained(start.source):
         # An llm.c file, a Hugging Face folder or a repository of its hub, which contain weights only.
-        return ResumePoint(step=start.at_step or 0, weights=start.source, label=start.label)
+        return ResumePoint(step=start.at_step or 0, weights=place_of(store, start.source), label=start.label)
     return _point_in_run(config, store, start, start.source)
 
 
@@ -283,7 +283,7 @@ def build_start_model(config: Config, store: Store, point: ResumePoint) -> nn.Mo
     """Build the model that training starts with, without weights where a whole checkpoint is restored into it later."""
     if point.weights_key is not None:
         model = build_model(config.model, seed=config.seed, start_weights=False)
-        load_weights(model, open_checkpoint(point.source(store), point.weights_key).weights)
+        load_weights(model, open_weights(point.source(store), point.weights_key).weights)
         return model
     if point.weights is None:
         return outline(config, start_weights=point.key is None)

@@ -149,7 +149,8 @@ class DecoderConfig:
     scale_embedding: bool = setting(WEIGHTS, "Multiply token embeddings by sqrt(width).")
     weights: str | None = setting(
         NUMBERS,
-        "Weights to start from: a Hugging Face folder (also s3://bucket/folder), OWNER/NAME[@REVISION] on its hub, or an llm.c file; "
+        "Weights to start from: a Hugging Face folder (also s3://bucket/folder), OWNER/NAME[@REVISION] in the store "
+        "(`skytrain models fetch`) or on the hub, or an llm.c file; "
         "null: new weights from the seed.",
     )
     parametrization: Literal["standard", "mup", "completep"] = setting(

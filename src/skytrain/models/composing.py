@@ -1,0 +1,47 @@
+"""Compose a configuration whose model may be described by its weights. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..config import AdoptedSettings, Composed, RecipeWeights, compose
+from ..storage import locate_model
+from ..tokens import read_tokenizer_settings
+from .agreement import adopt_model, check_model
+from .sources import is_pretrained
+
+
+def compose_model(
+    overrides: Sequence[str],
+    config_dirs: Sequence[str | Path] = (),
+    *,
+    start: str | None = None,
+    recipe_weights: RecipeWeights = "read",
+    tell: Callable[[str], None] = lambda line: None,
+) -> Composed:
+    """Compose the configuration. Weights to start from (`model.weights`, or `start`) bring their model's settings.
+
+    Names of the hub are looked for in the store first. Plans skip the weights that a recipe names, and dry runs read
+    them if they are in the store. Settings that disagree with the weights are refused.
+    """
+    # `start` is a run, too, or a checkpoint of one: those bring no settings.
+    given = start if start and is_pretrained(start) else None
+
+    def adopt(weights: str | None, store: Mapping[str, Any]) -> AdoptedSettings | None:
+        if start is None:
+            return adopt_model(weights, tell)
+        return adopt_model(given and locate_model(given, store), tell)
+
+    composed = compose(
+        overrides,
+        config_dirs,
+        adopt=adopt,
+        read_tokenizer=read_tokenizer_settings,
+        locate=locate_model,
+        recipe_weights=recipe_weights,
+    )
+    if composed.unread_weights is None:
+        check_model(composed.config.model, given and locate_model(given, composed.values["store"]))
+    return composed
