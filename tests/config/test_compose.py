@@ -117,17 +117,18 @@ def test_every_recipe_is_whole_without_another_word():
     continued = {recipe for recipe in recipes if recipe.endswith(("-p4d", "-p4de"))}  # the user brings the text
     assert len(continued) == 10
     assert {recipe: name for recipe, name in data.items() if recipe not in continued} == {
+        "gpt2-124m-fineweb": "fineweb",
         "gpt2-124m-openwebtext": "openwebtext",
         "modern-124m": "openwebtext",
         "modern-350m": "fineweb",
         "modern-1b": "fineweb",
         "gpt2-124m-pile": "pile",
         "quickstart": "python-docs",
-        "tune-hw5": "openwebtext",
-        "tune-hw5-horizons": "openwebtext",
-        "tune-hw5-hyperband": "openwebtext",
-        "tune-hw5-sizes": "openwebtext",
-        "tune-hw5-tiniest": "openwebtext",
+        "tune-hw5": "fineweb",
+        "tune-hw5-horizons": "fineweb",
+        "tune-hw5-hyperband": "fineweb",
+        "tune-hw5-sizes": "fineweb",
+        "tune-hw5-tiniest": "fineweb",
     }
 
 

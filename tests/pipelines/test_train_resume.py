@@ -15,6 +15,7 @@ from skytrain.checkpoints.errors import DamagedCheckpoint
 from skytrain.config import SkytrainError
 from skytrain.export import export_llmc
 from skytrain.pipelines.export import ExportRequest, export
+from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
 from skytrain.runs import (
     DamagedRecord,
@@ -599,3 +600,20 @@ def test_a_plug_in_that_uses_pythons_and_numpys_generators_repeats_and_resumes_b
     run("noisy-cut", "trainer.stop_at_step=4")
     run("noisy-cut")
     assert losses(root, "noisy-cut") == losses(root, "noisy-whole")
+
+
+def test_a_run_that_failed_before_its_first_step_can_be_started_with_other_settings(tmp_path, monkeypatch):
+    prepare(tiny_config(tmp_path), Silent())
+    with monkeypatch.context() as patch:
+        patch.setattr("skytrain.pipelines.train.fit", _fails)
+        with pytest.raises(RuntimeError, match="no memory"):
+            train(tiny_config(tmp_path, "run=named"), Silent())
+    done = train(tiny_config(tmp_path, "run=named", "seed=5", "optimizer.lr=1e-3", "trainer.steps=2"), Silent())
+    record = load_run(open_store(str(tmp_path)), "named")
+    assert done.run == "named" and record.seed == 5 and record.config["optimizer"]["lr"] == 1e-3
+    with pytest.raises(SkytrainError, match="was started with other settings"):
+        train(tiny_config(tmp_path, "run=named", "seed=6", "trainer.steps=2"), Silent())
+
+
+def _fails(*_: object, **__: object) -> None:
+    raise RuntimeError("no memory")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,9 +12,11 @@ import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.tuning import Observation, Search, Trial, all_strategies, find_strategy
+from skytrain.tuning.fits import fit_all
 from skytrain.tuning.rehearsal import rehearse
+from skytrain.tuning.strategies.base import horizon_rungs, size_rungs
 from skytrain.tuning.strategies.halving import counts
-from skytrain.tuning.strategies.hyperband import table
+from skytrain.tuning.strategies.hyperband import bracket_rates, table
 from tests.tuning.simulated import Truth, loss_of, make_problem
 
 TRUTH = Truth()
@@ -130,6 +133,69 @@ def test_projections_follow_the_exponent_of_their_axis():
     assert "parameters^-0." in answer.why
     answer, _ = play("data-scaling", make_problem(), Truth(horizon=-0.3), usd=4.0)
     assert answer.rate == pytest.approx(2e-3, rel=0.15)
+
+
+def test_a_projection_shows_four_curves_with_the_errors_of_predicting_each_optimum_from_the_others():
+    answer, _ = play("data-scaling", make_problem(), Truth(horizon=-0.3), usd=20.0)
+    fits = {fit.name: fit for fit in answer.fits}
+    assert list(fits) == ["power", "linear", "polynomial", "exponential"]
+    assert fits["power"].rate == pytest.approx(answer.rate) and str(fits["power"]) in answer.why
+    assert fits["power"].error is not None and fits["linear"].error is not None
+    assert fits["power"].error < fits["linear"].error  # the truth is a power law
+
+
+@pytest.mark.parametrize(
+    ("name", "truth"),
+    [
+        ("power", lambda x: 0.01 * x**-0.4),
+        ("linear", lambda x: 0.01 - 0.001 * x),
+        ("polynomial", lambda x: 0.01 - 0.001 * x + 0.0001 * x * x),
+        ("exponential", lambda x: 0.01 * math.exp(-0.3 * x)),
+    ],
+)
+def test_each_curve_finds_its_own_law_and_predicts_its_optima(name, truth):
+    fits = {fit.name: fit for fit in fit_all([(x, truth(x)) for x in (1.0, 2.0, 3.0, 4.0)], 6.0)}
+    assert fits[name].rate == pytest.approx(truth(6.0), rel=1e-6)
+    assert fits[name].error == pytest.approx(0, abs=1e-6)
+
+
+def test_a_curve_that_falls_below_zero_has_no_rate_and_two_optima_have_no_error():
+    fits = {fit.name: fit for fit in fit_all([(1.0, 0.01), (2.0, 0.005)], 6.0)}
+    assert fits["linear"].rate is None and fits["polynomial"].rate is None
+    assert fits["power"].error is None and fits["exponential"].rate is not None
+
+
+def test_model_scaling_sweeps_two_sizes_with_fewer_rates_where_the_money_is_short():
+    problem = make_problem()
+    sizes = sorted(size_rungs(problem), key=lambda one: one.usd)
+    short = 2.5 * (sizes[0].usd + sizes[1].usd)  # not four rates on each
+    answer, history = play("model-scaling", problem, Truth(size=-0.6, horizon=0.0), usd=short)
+    assert {one.trial.rung for one in history} >= {sizes[0].name, sizes[1].name}
+    assert "one rung only" not in answer.why
+
+
+@pytest.mark.parametrize("strategy", ["grid", "early-stopping", "data-scaling"])
+def test_trials_per_rung_is_how_many_rates_a_rung_gets_before_its_edges_are_searched(strategy):
+    problem = replace(make_problem(), trials_per_rung=7)
+    _, history = play(strategy, problem, Truth(), usd=60.0)
+    counts_by_rung = Counter(one.trial.rung for one in history)
+    assert counts_by_rung and min(counts_by_rung.values()) >= 7
+
+
+def test_hyperbands_table_with_r_555_and_eta_3_has_611_runs_of_415_rates_and_says_what_money_buys():
+    problem = make_problem(sizes=(1.0,), horizons=tuple(steps / 4725 for steps in (2, 7, 21, 62, 185, 555)))
+    brackets = table(horizon_rungs(problem))
+    assert len(brackets) == 6
+    assert sum(bracket.sizes[0] for bracket in brackets) == 415
+    assert sum(sum(bracket.sizes) for bracket in brackets) == 611
+    rich = sum(bracket.usd for bracket in brackets)
+    [whole] = find_strategy("hyperband").announce(problem, rich)
+    assert "6 brackets, 611 runs of 415 rates" in whole
+    _, bought = find_strategy("hyperband").announce(problem, rich / 20)
+    assert bought.startswith(f"${rich / 20:,.2f} buys")
+    search = Search(problem, (), rich, rich)
+    rates = [rate for number in range(6) for rate in bracket_rates(search, brackets, number)]
+    assert len(rates) == len(set(rates)) == 415
 
 
 def test_greedy_doubles_until_it_diverges_and_then_tries_fractions():

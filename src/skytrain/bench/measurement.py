@@ -31,9 +31,17 @@ from ..training import (
 )
 
 
-def measure(config: Config, reporter: Reporter) -> Measurement:
+@dataclasses.dataclass(frozen=True)
+class TimedSteps:
+    """A measurement, and the seconds of each step behind it."""
+
+    measurement: Measurement
+    seconds: list[float]
+
+
+def measure(config: Config, reporter: Reporter, steps: int = WARM_STEPS.stop) -> TimedSteps:
     """Time the configuration on one device, and save the result where the planner finds it."""
-    config = shortened(config, WARM_STEPS.stop)
+    config = shortened(config, steps)
     plan = plan_training(config)
     cuda = plan.device == "cuda"
     if cuda:
@@ -60,7 +68,7 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
         fp8=config.trainer.fp8 != "off",
     )
     save_measurement(measured)
-    return measured
+    return TimedSteps(measured, clock.seconds)
 
 
 def time_steps(config: Config, reporter: Reporter) -> list[float]:

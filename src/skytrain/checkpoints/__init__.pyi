@@ -33,6 +33,7 @@ from .lightning_io import StoreCheckpointIO as StoreCheckpointIO, split_checkpoi
 from .loading import (
     LoadedModel as LoadedModel,
     choose_checkpoint as choose_checkpoint,
+    is_model_file as is_model_file,
     load_model as load_model,
     load_weights as load_weights,
     recorded_model as recorded_model,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import nn
 
 from ..config import ModelConfig, SkytrainError, TokenizerConfig, build, check_named, check_trusted
-from ..models import build_model, find_weights, is_pretrained, load_pretrained, place_of
+from ..models import build_model, find_weights, is_pretrained, load_llmc, load_pretrained, place_of
 from ..runs import RunRecord
 from ..storage import Store
 from ..tokens import (
@@ -33,12 +34,14 @@ class LoadedModel:
     run: RunRecord | None
 
 
-def load_model(store: Store, source: str | None) -> LoadedModel:
+def load_model(store: Store, source: str | None, tokenizer: TokenizerConfig | None = None) -> LoadedModel:
     """Load a model and its tokenizer.
 
     `source` is a run, `run@step`, a folder in Hugging Face's layout, or a repository that the store or
-    the hub has; None is the newest run.
+    the hub has, or a file of llm.c, whose tokenizer is `tokenizer`; None is the newest run.
     """
+    if source and is_model_file(source):
+        return _load_file(store, Path(source), tokenizer)
     if source and is_pretrained(source):
         place = place_of(store, source)
         return LoadedModel(load_pretrained(place), load_tokenizer_folder(find_weights(place)), source, None)
@@ -47,6 +50,24 @@ def load_model(store: Store, source: str | None) -> LoadedModel:
     load_weights(model, open_weights(store, step_key(record.name, step)).weights)
     model.eval()
     return LoadedModel(model, recorded_tokenizer(store, record), f"{record.name}@{step}", record)
+
+
+def is_model_file(source: str) -> bool:
+    """Return whether `--from` names a file of llm.c, rather than a run, a folder or a repository."""
+    return Path(source).is_file()
+
+
+def _load_file(store: Store, path: Path, tokenizer: TokenizerConfig | None) -> LoadedModel:
+    """Load a model of llm.c, whose files hold weights only: the tokenizer is the configured one."""
+    model = load_llmc(path).eval()
+    assert tokenizer is not None, "whoever takes files says which tokenizer they have"
+    opened = open_tokenizer(tokenizer, store)
+    if opened.vocab_size != model.config.vocab_size:
+        raise SkytrainError(
+            f"{path} has a vocabulary of {model.config.vocab_size:,} tokens, tokenizer {opened.name} one of "
+            f"{opened.vocab_size:,}\n  choose the tokenizer that it was trained with, such as tokenizer=gpt2"
+        )
+    return LoadedModel(model, opened, str(path), None)
 
 
 def recorded_model(record: RunRecord) -> ModelConfig:

@@ -46,6 +46,7 @@ def generate(
     Examples:
       skytrain generate --prompt "Return the" --temperature 0.7
       skytrain generate --from my-run@5000 --max-tokens 500
+      skytrain generate --from log124M/model_00004725.bin
     """
     config = compose_overrides(overrides, config_dir, trusted=trust).config
     from ..config import visible

@@ -64,7 +64,7 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="RUN[@STEP]",
-        help="A run, one of its checkpoints, a Hugging Face folder, or OWNER/NAME on the hub. "
+        help="A run, one of its checkpoints, a Hugging Face folder, OWNER/NAME in the store or on the hub, or a file of llm.c. "
         "Default: the newest run with a checkpoint.",
         show_default=False,
     ),

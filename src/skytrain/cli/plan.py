@@ -80,8 +80,14 @@ Trials = Annotated[
 ]
 TrialSteps = Annotated[int, typer.Option("--trial-steps", min=1, metavar="N", help="Optimizer steps of each trial.")]
 Measure = Annotated[
-    bool, typer.Option("--measure", help="First time 20 steps on this machine. Later plans use the result too.")
+    bool,
+    typer.Option(
+        "--measure",
+        help="First time --steps steps on this machine: the first, the median and the worst of them, hours and, with "
+        "budget.usd_per_hour=N, dollars of the run, and of its search where tune is set. Later plans use the result too.",
+    ),
 ]
+MeasuredSteps = Annotated[int, typer.Option("--steps", min=20, metavar="N", help="Steps that --measure takes.")]
 Documents = Annotated[
     str | None,
     typer.Option(
@@ -140,6 +146,7 @@ def plan(
     trials: Trials = 0,
     trial_steps: TrialSteps = 500,
     measure: Measure = False,
+    steps: MeasuredSteps = 20,
     out: Out = Path("plan.json"),
     rows: Rows = 12,
     wide: Wide = False,
@@ -168,6 +175,7 @@ def plan(
       skytrain plan recipe=gpt2-124m-pile --target sagemaker
       skytrain plan model=llama-3.2-1b budget.usd=500 --how-many-tokens
       skytrain plan recipe=gpt2-124m-pile cloud=eks
+      skytrain plan recipe=quickstart --measure --steps 20 budget.usd_per_hour=1.5
       skytrain plan prepare --documents 5M --bytes 15GB --region us-east-2
     """
     from ..aws import account_folders
@@ -185,7 +193,8 @@ def plan(
     composed, open_mesh = compose_plan(settings, config_dir or [], mesh)
     if measure:
         with reporter() as console:
-            measure_here(composed.config, console)
+            chosen = {*composed.given, *composed.of_recipe}
+            measure_here(composed.config, console, steps, sweep=any(key.startswith("tune.") for key in chosen))
     seller = find_seller(target).name if target else target_of(composed.config).priced
     request = PlanRequest(
         budget_usd=composed.config.budget.usd,

@@ -106,7 +106,7 @@ def run_command(overrides: Overrides = None, config_dir: ConfigDirs = None, dry_
 
 def _schedule_text(schedule: Schedule) -> str:
     problem = schedule.problem
-    lines = [f"{'':>5} {'rung':<16} {'value':>9} {'tokens':>14} {'at most':>10} {'sum':>10}"]
+    lines = [*schedule.announced, f"{'':>5} {'rung':<16} {'value':>9} {'tokens':>14} {'at most':>10} {'sum':>10}"]
     total = 0.0
     for number, one in enumerate(schedule.trials, 1):
         total += one.usd
@@ -115,9 +115,9 @@ def _schedule_text(schedule: Schedule) -> str:
             f"{number:>5} {rung.name:<16} {one.trial.rate:>9.3g} {rung.tokens:>14,.0f} {_usd(one.usd):>10} {_usd(total):>10}"
         )
     target = f"{problem.target.tokens:>14,.0f}"
-    lines.append(
-        f"final {'the run itself':<16} {'?':>9} {target} {_usd(schedule.final_usd):>10} {_usd(total + schedule.final_usd):>10}"
-    )
+    paid = f"{_usd(schedule.final_usd):>10} {_usd(total + schedule.final_usd):>10}"
+    paid = paid if schedule.final_usd else "paid separately (tune.final=false)"
+    lines.append(f"final {'the run itself':<16} {'?':>9} {target} {paid}")
     lines.append(
         f"budget {_usd(schedule.budget_usd)}; step times {schedule.source}. Later trials depend on what earlier ones show."
     )

@@ -62,7 +62,14 @@ BEFORE: Mapping[type, Mapping[str, Any]] = {
     },
     EksConfig: {"job_kind": "job"},
     RolesConfig: {"prepare": None, "emr_service": None},
-    TuneConfig: {"axes": None, "trunk": False, "parallel": 1, "host": None, "machines": 1},
+    TuneConfig: {
+        "axes": None,
+        "trunk": False,
+        "parallel": 1,
+        "host": None,
+        "machines": 1,
+        "trials_per_rung": None,
+    },
     ServeConfig: {"source": None, "name": None, "key_parameter": None},
 }
 

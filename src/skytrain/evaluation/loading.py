@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..checkpoints import load_model
+from ..checkpoints import is_model_file, load_model
 from ..config import Config, SkytrainError, check_named
 from ..models import check_precision, choose_device_type, is_pretrained, resolve_precision
 from ..runs import RunRecord, load_run
@@ -37,9 +37,10 @@ def place_model(config: Config, store: Store, source: str | None, precision: str
     device = choose_device_type(config.trainer.device)
     if precision is not None:
         check_precision(device, precision, "--precision")
-    if source and not is_pretrained(source) and (forest := read_ensemble(store, source.partition("@")[0])):
+    of_a_run = source is not None and not is_pretrained(source) and not is_model_file(source)
+    if source and of_a_run and (forest := read_ensemble(store, source.partition("@")[0])):
         return _place_ensemble(config, store, source, forest, precision)
-    loaded = load_model(store, source)
+    loaded = load_model(store, source, config.tokenizer)
     if precision is None:
         trained = loaded.run.config["trainer"]["precision"] if loaded.run else config.trainer.precision
         precision = "32-true" if device == "cpu" else resolve_precision(device, trained)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..checkpoints import LoadedModel, choose_checkpoint, load_model
+from ..checkpoints import LoadedModel, choose_checkpoint, is_model_file, load_model
 from ..config import Config, SkytrainError, recorded_batches, recorded_steps
 from ..export import Dtype, HFExport, TrainingFacts, check_hub_name, export_hf, export_llmc, push_folder
 from ..merging import MERGE_FILE, provenance_key, read_provenance
@@ -38,7 +38,7 @@ def export(config: Config, request: ExportRequest, reporter: Reporter | None = N
         return _push(config, request, reporter)
     assert request.out is not None
     store = open_store(config.store)
-    loaded = load_model(store, request.source)
+    loaded = load_model(store, request.source, config.tokenizer)
     if request.to == "hf":
         export_hf(loaded.model, loaded.tokenizer, request.out, _how(store, loaded, request.dtype or "bf16"))
     else:
@@ -57,7 +57,7 @@ def _push(config: Config, request: ExportRequest, reporter: Reporter) -> str:
         reporter.note(f"{folder}: exported before, only uploaded now")
         label = str(folder)
     else:
-        loaded = load_model(store, request.source)
+        loaded = load_model(store, request.source, config.tokenizer)
         label = loaded.label
         export_hf(loaded.model, loaded.tokenizer, folder, _how(store, loaded, request.dtype or "bf16"))
     try:
@@ -77,7 +77,7 @@ def _push(config: Config, request: ExportRequest, reporter: Reporter) -> str:
 
 def _upload_folder(store: Store, request: ExportRequest) -> Path:
     """Name the folder by what it holds, so that an interrupted push of another step is not taken for this one."""
-    if request.source and is_pretrained(request.source):
+    if request.source and (is_pretrained(request.source) or is_model_file(request.source)):
         label = request.source
     else:
         record, step = choose_checkpoint(store, request.source)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from statistics import median
 
 from ..config import Config, SkytrainError, batch_sizes, format_count, format_seconds, total_steps
 from ..planning import (
@@ -28,6 +29,7 @@ from ..planning import (
 )
 from ..runs import Reporter
 from ..targets import Planned, built_in_targets, prepare_work, target_of
+from ..tuning import plan_sweep
 
 DEFAULT_REGION = "us-east-2"
 DEFAULT_HOURS = 6.0
@@ -36,17 +38,43 @@ DEFAULT_HOURS = 6.0
 BYTES_OF_A_DOCUMENT = 130.0
 
 
-def measure_here(config: Config, reporter: Reporter) -> None:
-    """Time a few steps on this machine, and report the speed. Later plans use the result."""
+def measure_here(config: Config, reporter: Reporter, steps: int, *, sweep: bool) -> None:
+    """Time a few steps on this machine, and report what the run takes and costs; with `sweep`, also its search.
+
+    Later plans use the measured speed.
+    """
     from ..bench import measure  # loads torch
 
-    measured = measure(config, reporter)
-    seconds = full_steps(batch_sizes(config.trainer), total_steps(config)) * measured.step_seconds
-    rate = format_count(measured.tokens_per_s)
+    timed = measure(config, reporter, steps)
+    measured = timed.measurement
+    ms = [f"{1e3 * seconds:.0f} ms" for seconds in (timed.seconds[0], median(timed.seconds[1:]), measured.step_seconds)]
     reporter.note(
-        f"measured on {measured.device}: {measured.step_seconds * 1e3:.0f} ms a step "
-        f"(the slowest of steps 10 to 19), {rate} tokens/s; the whole run would take {format_seconds(seconds)}\n"
+        f"measured on {measured.device}, {steps} steps: first {ms[0]}, median {ms[1]}, worst of the warm ones {ms[2]}, "
+        f"{format_count(measured.tokens_per_s)} tokens/s"
     )
+    seconds = full_steps(batch_sizes(config.trainer), total_steps(config)) * measured.step_seconds
+    reporter.note(f"the whole run at its worst: {_hours_and_usd(config, seconds, config.budget.usd_per_hour)}")
+    if sweep:
+        reporter.note(_sweep_line(config, reporter))
+
+
+def _sweep_line(config: Config, reporter: Reporter) -> str:
+    """Return what the search takes and costs, from measured steps of its models."""
+    from .tune import dry_run
+
+    price = config.tune.usd_per_hour if config.tune.usd_per_hour is not None else config.budget.usd_per_hour
+    here = replace(config, tune=replace(config.tune, instance=None, usd_per_hour=price))
+    schedule = plan_sweep(here, reporter, dry_run)
+    usd = sum(trial.usd for trial in schedule.trials)
+    hours = f", {format_seconds(3600 * usd / price)}" if price else ""
+    return f"the search at its worst: {len(schedule.trials)} trials{hours}, ${usd:,.2f} of ${schedule.budget_usd:,.2f}"
+
+
+def _hours_and_usd(config: Config, seconds: float, usd_per_hour: float | None) -> str:
+    line = f"{total_steps(config):,} steps, {format_seconds(seconds)}"
+    if usd_per_hour is None:
+        return f"{line}; budget.usd_per_hour=N adds what it costs"
+    return f"{line}, ${seconds / 3600 * usd_per_hour:,.2f} at ${usd_per_hour:g} an hour"
 
 
 def plan_as_json(config: Config, planned: Planned) -> str:

@@ -89,8 +89,8 @@ def decoder_fields(model: DecoderConfig) -> dict[str, Any]:
 
 
 def warm_worst(step_seconds: Sequence[float]) -> float:
-    """Return the slowest of steps 10 to 19 of 20, the worst case for a budget."""
-    warm = list(step_seconds)[WARM_STEPS]
+    """Return the slowest step from the tenth on, of 20 or more: the worst case for a budget."""
+    warm = list(step_seconds)[WARM_STEPS.start :]
     if len(warm) < WARM_STEPS.stop - WARM_STEPS.start:
         raise SkytrainError(f"a measurement needs {WARM_STEPS.stop} steps, and {len(step_seconds)} were taken")
     return max(warm)

@@ -112,8 +112,9 @@ def staged_place(store: Store, name: str) -> str | None:
 
 def staged_at(store: Store, place: str) -> StagedModel | None:
     """Return the staged model whose folder is at `place`; None if that is elsewhere."""
-    folder = f"{FOLDER}/{place.rpartition(f'/{FOLDER}/')[2]}"
-    return read_staged(store, folder) if _place(store, folder) == place else None
+    _, found, name = place.rpartition(f"/{FOLDER}/")
+    folder = f"{FOLDER}/{name}"
+    return read_staged(store, folder) if found and name and _place(store, folder) == place else None
 
 
 def _place(store: Store, folder: str) -> str:

@@ -26,7 +26,7 @@ from ..tokens import (
 from .context import RunContext
 from .factory import TrainingPlan, device_name
 from .random_state import seed_generators, seed_of_rank
-from .resume import ResumeCheck, build_start_model, check_resume, data_hashes, start_label
+from .resume import ResumeCheck, build_start_model, check_resume, data_hashes, has_trained, start_label
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _make_record(context: RunContext, sources: list[Prepared], parameters: int, 
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
     }
-    if context.store.exists(f"runs/{context.run}/run.json"):
+    if context.store.exists(f"runs/{context.run}/run.json") and has_trained(context.store, context.run):
         record = load_run(context.store, context.run)
         return dataclasses.replace(record, config=plain(config), data=data_hashes(sources), hardware=hardware)
     record = new_record(

@@ -25,12 +25,15 @@ from ..config import EXIT_CODES, Config, SkytrainError, has_layers
 from ..models import build_model, is_pretrained, place_of
 from ..runs import (
     Start,
+    attempt_numbers,
     check_not_renamed,
     config_changes,
     last_metrics,
     load_run,
     other_changes,
     plain,
+    read_failure,
+    read_metrics,
     recorded_commit,
 )
 from ..storage import Store, open_store
@@ -119,6 +122,8 @@ def find_changes(context: RunContext, data: Mapping[str, str]) -> list[str]:
     ]
     if start.source and record.started_from != start.label:
         changes.append(f"--from: {record.started_from!r} -> {start.label!r}")
+    if changes and not has_trained(store, name):
+        return ["no step of this run was trained: it starts anew with these settings"]
     if changes and not context.request.allow_changes:
         lines = "\n".join(f"  {line}" for line in changes)
         raise SkytrainError(
@@ -128,6 +133,16 @@ def find_changes(context: RunContext, data: Mapping[str, str]) -> list[str]:
         )
     changed = [*changes, *other_changes(record.config, now)]
     return [f"changed since the run started: {line}" for line in changed]
+
+
+def has_trained(store: Store, name: str) -> bool:
+    """Return whether a step of the run was trained, or may be at this moment.
+
+    A run whose attempts all failed before their first step has nothing that other settings would contradict.
+    """
+    attempts = attempt_numbers(store, name)
+    failed = attempts and all(read_failure(store, name, number) is not None for number in attempts)
+    return not failed or bool(committed(store, name)) or bool(read_metrics(store, name))
 
 
 def find_resume_point(context: RunContext, checked: ResumePoint | None = None) -> ResumePoint:

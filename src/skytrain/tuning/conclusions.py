@@ -66,8 +66,11 @@ class Conclusion:
             regret = f"; expected {answer.regret_nats:.4f} nats above the optimum{worth}"
         danger = f"; {answer.divergence:.1%} chance of diverging" if answer.divergence is not None else ""
         money = self.money
+        first = f"{self.axis} {answer.rate:.3g}"
+        if not self.trials:
+            first = f"no trial was bought, so nothing was searched; without trials one would take {first}"
         return [
-            f"{self.axis} {answer.rate:.3g}",
+            first,
             (width or "no interval: this strategy has none") + regret + danger,
             f"{answer.why}; {self.trials} trials for {_usd(money.trials_usd)}, {_usd(money.overhead_usd)} around them, "
             f"final run at most {_usd(money.payable_usd)}, budget {_usd(money.budget_usd)}",

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .fits import ScalingFit
+
 RATES_PER_DOUBLING = 4  # nearer rates cannot be told apart, and a coarse grid is easier to read
 DIVERGED_NATS = 1.0  # a final loss this far above the best of its rung counts as diverged
 SPARE = 1.5  # reserve as a multiple of a trial's probable cost, once trials of its model have been measured
@@ -128,6 +130,7 @@ class Problem:
     priors: Priors
     noise: float = 0.002  # standard deviation of the final loss between seeds, in nats
     seed: int = 0
+    trials_per_rung: int | None = None  # null: as many as the strategy needs
 
     def rung(self, name: str) -> Rung:
         return next(one for one in (*self.rungs, self.target) if one.name == name)
@@ -233,6 +236,7 @@ class Answer:
     divergence: float | None = None  # probability that the target diverges at this rate
     why: str = ""
     warnings: tuple[str, ...] = ()
+    fits: tuple[ScalingFit, ...] = ()  # of a projection: curves through the optima of its rungs, side by side
     own: bool = True  # whether the strategy's trials gave it, not the rate that was expected anyway
 
 

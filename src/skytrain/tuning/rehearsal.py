@@ -11,7 +11,7 @@ from .curve import u_shape
 from .problem import BELIEVED, Observation, Problem, Search, Trial
 from .strategies.base import Strategy
 
-MOST_TRIALS = 200
+MOST_TRIALS = 1000
 
 
 def rehearse(problem: Problem, strategy: Strategy, usd: float) -> list[Observation]:

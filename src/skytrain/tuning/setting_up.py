@@ -55,7 +55,14 @@ def make_problem(config: Config, target: Rung, rungs: Sequence[Rung]) -> Problem
     priors = beliefs(config, target)
     rungs = tuple(sorted(rungs, key=lambda rung: rung.usd))
     problem = Problem(
-        target=target, rungs=rungs, lowest=1e-12, highest=1e12, priors=priors, noise=config.tune.noise, seed=config.seed
+        target=target,
+        rungs=rungs,
+        lowest=1e-12,
+        highest=1e12,
+        priors=priors,
+        noise=config.tune.noise,
+        seed=config.seed,
+        trials_per_rung=config.tune.trials_per_rung,
     )
     if config.tune.expected is not None:
         problem = problem.around(config.tune.expected)

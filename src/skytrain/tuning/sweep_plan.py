@@ -29,6 +29,7 @@ class Schedule:
     final_usd: float
     budget_usd: float
     source: str  # where the step times come from
+    announced: tuple[str, ...] = ()  # what the strategy would like to buy, and what of it the money buys
     axes: tuple[str, ...] = ()  # axes that are tuned in turn: the trials are those of the first
 
 
@@ -55,13 +56,16 @@ def plan_sweep(config: Config, reporter: Reporter, dry_run: DryRun | None = None
     if left < min(rung.usd for rung in problem.rungs):
         store = SweepStore(open_store(config.store), sweep_name(config))
         check_budget(problem, final_usd, Ledger(store.store, store.folder, config.budget.usd))
-    trials = rehearse(problem, find_strategy(config.tune.strategy), left)
+    strategy = find_strategy(config.tune.strategy)
+    trials = rehearse(problem, strategy, left)
+    announce = getattr(strategy, "announce", lambda problem, usd: ())  # few strategies have a table of their own
     return Schedule(
         problem=problem,
         trials=trials,
         final_usd=final_usd,
         budget_usd=config.budget.usd,
         source=source,
+        announced=tuple(announce(problem, left)),
         axes=tuple(axes),
     )
 

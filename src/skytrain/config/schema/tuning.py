@@ -40,6 +40,9 @@ class TuneConfig:
     )
     horizons: list[Fraction] = setting(EXECUTION, "Lengths of trials, as shares of the target's steps.")
     steps: list[Whole] | None = setting(EXECUTION, "Lengths of trials in steps, in place of `horizons`.")
+    trials_per_rung: Count | None = setting(
+        EXECUTION, "Values that a grid, early stopping or a projection tries on each of its rungs; null: four or five."
+    )
     shortest: Count = setting(EXECUTION, "Steps below which a horizon is left out: its schedule would mean nothing.")
     noise: PositiveFloat = setting(
         EXECUTION, "Standard deviation of the final loss between seeds, in nats; the fit weighs trials by it."

@@ -68,18 +68,25 @@ def _batch_gap(rung: Rung, target: Rung) -> float:
     return abs(math.log(rung.batch_tokens / target.batch_tokens))
 
 
-def proxy(search: Search, rungs: Sequence[Rung], points: int = POINTS) -> Rung | None:
+def rates_per_rung(search: Search, usual: int = POINTS) -> int:
+    """Return how many rates a rung's sweep has: tune.trials_per_rung, or as many as are usual."""
+    return search.problem.trials_per_rung or usual
+
+
+def proxy(search: Search, rungs: Sequence[Rung], points: int | None = None) -> Rung | None:
     """Return the most expensive of `rungs` (so the nearest to the target) of which the whole budget buys `points`
     trials.
     """
+    points = points or rates_per_rung(search)
     fitting = [one for one in rungs if search.total_usd >= points * one.usd - 1e-9]
     return max(fitting, key=lambda one: one.usd) if fitting else None
 
 
-def next_rate(search: Search, rung: Rung, points: int = POINTS) -> Trial | None:
+def next_rate(search: Search, rung: Rung, points: int | None = None) -> Trial | None:
     """Return the next rate of a rung's sweep: `points` around the expected one, then outwards until the best is
     bracketed.
     """
+    points = points or rates_per_rung(search)
     problem = search.problem
     seen = search.of_rung(rung.name)
     if not search.affordable(rung):

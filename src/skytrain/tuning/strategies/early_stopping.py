@@ -21,7 +21,7 @@ class EarlyStopping:
     def answer(self, search: Search) -> Answer:
         rung = proxy(search, horizon_rungs(search.problem))
         if rung is None:
-            return fallback(search, "the budget does not buy five short runs of the target's model")
+            return fallback(search, "the budget does not buy enough short runs of the target's model")
         return best_observed(search, rung, "early stopping")
 
 

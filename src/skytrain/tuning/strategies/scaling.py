@@ -5,20 +5,34 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
+from ..fits import fit_all
 from ..problem import Answer, Problem, Rung, Search, Trial
-from .base import fallback, next_rate, outside, vertex
+from .base import fallback, next_rate, outside, rates_per_rung, vertex
 
 PER_RUNG = 4
+LEAST_PER_RUNG = 2
 MOST_RUNGS = 4
+FIT = "power"  # the one that answers; the others are shown beside it
 
 
-def ladder_of(search: Search, rungs: Sequence[Rung]) -> list[Rung]:
-    """Return as many of the cheapest rungs as the whole budget sweeps with four rates each, at least two."""
+def ladder_of(search: Search, rungs: Sequence[Rung]) -> tuple[list[Rung], int]:
+    """Return as many of the cheapest rungs as the whole budget sweeps, and how many rates each gets.
+
+    A line needs two rungs: where the budget does not sweep two with all rates, each gets fewer.
+    """
+    wanted = rates_per_rung(search, PER_RUNG)
+    chosen: list[Rung] = []
+    for count in range(wanted, LEAST_PER_RUNG - 1, -1):
+        chosen = _affordable(search, rungs, count)
+        if len(chosen) > 1 or len(rungs) < 2:
+            return chosen, count
+    return _affordable(search, rungs, wanted), wanted
+
+
+def _affordable(search: Search, rungs: Sequence[Rung], count: int) -> list[Rung]:
     chosen: list[Rung] = []
     for rung in sorted(rungs, key=lambda one: one.usd):
-        if sum(one.usd for one in (*chosen, rung)) * PER_RUNG <= search.total_usd + 1e-9 and len(chosen) < MOST_RUNGS:
+        if sum(one.usd for one in (*chosen, rung)) * count <= search.total_usd + 1e-9 and len(chosen) < MOST_RUNGS:
             chosen.append(rung)
     return chosen
 
@@ -33,25 +47,32 @@ class Projection:
         self._axis = axis
 
     def propose(self, search: Search) -> Trial | None:
-        for rung in ladder_of(search, self._rungs(search.problem)):
-            trial = next_rate(search, rung, PER_RUNG)
+        rungs, count = ladder_of(search, self._rungs(search.problem))
+        # Every rung has its rates before any is widened: money that a wide one takes would leave a single size.
+        for rung in sorted(rungs, key=lambda one: len(search.of_rung(one.name)) >= count):
+            trial = next_rate(search, rung, count)
             if trial is not None:
                 return trial
         return None
 
     def answer(self, search: Search) -> Answer:
         problem = search.problem
-        optima = [(rung, vertex(search.of_rung(rung.name))) for rung in ladder_of(search, self._rungs(problem))]
-        points = [(math.log(getattr(rung, self._axis)), math.log(best)) for rung, best in optima if best is not None]
+        rungs, _ = ladder_of(search, self._rungs(problem))
+        found = [(rung, vertex(search.of_rung(rung.name))) for rung in rungs]
+        points = [(float(getattr(rung, self._axis)), best) for rung, best in found if best is not None]
         if not points:
             return fallback(search, f"the budget does not buy a ladder of {self._axis}")
         if len(points) == 1:
-            return Answer(
-                rate=problem.clip(math.exp(points[0][1])), why=f"one rung only: its best rate for any {self._axis}"
-            )
-        x, y = np.array(points).T
-        slope, start = np.polyfit(x, y, 1)
-        rate = math.exp(start + slope * math.log(getattr(problem.target, self._axis)))
-        words = f"best rate ~ {self._axis}^{slope:+.2f} over {len(points)} rungs"
-        rate = problem.clip(rate)
-        return Answer(rate=rate, why=words, warnings=outside(search, rate))
+            return Answer(rate=problem.clip(points[0][1]), why=f"one rung only: its best rate for any {self._axis}")
+        fits = fit_all(points, float(getattr(problem.target, self._axis)))
+        used = next(fit for fit in fits if fit.name == FIT)
+        assert used.rate is not None, "a power law is positive everywhere"
+        rate = problem.clip(used.rate)
+        exponent = math.log2(used.curve(2.0) / used.curve(1.0))
+        others = ", ".join(map(str, fits))
+        return Answer(
+            rate=rate,
+            why=f"best rate ~ {self._axis}^{exponent:+.2f} over {len(points)} rungs; {others}",
+            warnings=outside(search, rate),
+            fits=fits,
+        )
