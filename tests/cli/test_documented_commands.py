@@ -3,7 +3,7 @@
 import functools
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
@@ -52,7 +52,7 @@ def parse(words: list[str]) -> dict[str, Any]:
     return command.make_context(name, list(words), parent=context).params
 
 
-def stand_in(weights: str | None) -> AdoptedSettings | None:
+def stand_in(weights: str | None, store: Mapping[str, Any]) -> AdoptedSettings | None:
     """Settings for pretrained weights that are not on this machine."""
     model = {name: value for name, value in asdict(size_config("llama-3.1-8b")).items() if name not in NOT_ADOPTED}
     return AdoptedSettings("config.json", model) if weights else None
