@@ -28,6 +28,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"merge_method": "task_arithmetic", "parameters": {"lambda": 0.8}},
         {"method": "task-arithmetic", "weights": (0.7, 0.3), "settings": {"scale": 0.8}},
     ),
+    "dare_ties": (  # nothing is dropped: each draws its own numbers
+        {"merge_method": "dare_ties", "parameters": {"density": 1.0}},
+        {"method": "dare-ties", "weights": (0.7, 0.3), "settings": {"density": 1.0}},
+    ),
     "ties": (
         {"merge_method": "ties", "parameters": {"density": 0.4, "lambda": 0.8}},
         {"method": "ties", "weights": (0.7, 0.3), "settings": {"density": 0.4, "scale": 0.8}},

@@ -103,14 +103,38 @@ def test_dare_ties_elects_signs_among_what_is_left():
     base, a, b = models(3, (40, 30))
     alone = [combine(MergeMethod("dare", (1.0,), density=0.5), "x", [each], base) for each in (a, b)]
     first = (alone[0] - base).double()
-    found = combine(MergeMethod("dare-ties", (0.5, 0.5), density=0.5), "x", [a, b], base)
+    found = combine(MergeMethod("dare-ties", (0.5, 0.5), density=0.5, normalize=True), "x", [a, b], base)
     # The second model draws other numbers than a merge of it alone; where it was dropped, the first decides.
     second_dropped = torch.isclose(found.double(), base + first, atol=1e-5)
     assert second_dropped.float().mean() > 0.2
     assert torch.equal(
-        combine(MergeMethod("dare-ties", (0.5, 0.5), density=1.0), "x", [a, b], base),
+        combine(MergeMethod("dare-ties", (0.5, 0.5), density=1.0, normalize=True), "x", [a, b], base),
         combine(MergeMethod("ties", (0.5, 0.5), density=1.0), "x", [a, b], base),
     )
+
+
+def test_dare_ties_sums_what_agrees_by_its_weights_as_mergekit_does_by_default():
+    base = torch.zeros(4)
+    a, b = torch.tensor([1.0, 1.0, -1.0, 2.0]), torch.tensor([3.0, -0.5, -3.0, -2.5])
+    assert_equal(combine(MergeMethod("dare-ties", (0.5, 0.5)), "x", [a, b], base), [2.0, 0.5, -2.0, -1.25])
+    assert_equal(combine(MergeMethod("ties", (0.5, 0.5)), "x", [a, b], base), [2.0, 1.0, -2.0, -2.5])
+    summed = MergeMethod("ties", (0.5, 0.5), normalize=False)
+    assert_equal(combine(summed, "x", [a, b], base), [2.0, 0.5, -2.0, -1.25])
+
+
+def test_where_differences_cancel_exactly_ties_elects_the_positive_ones_as_mergekit_does():
+    a, b = torch.tensor([0.5, -0.25, 0.0]), torch.tensor([-0.5, 0.25, 0.0])
+    assert_equal(combine(MergeMethod("ties", (0.5, 0.5)), "x", [a, b], torch.zeros(3)), [0.5, 0.25, 0.0])
+
+
+@pytest.mark.parametrize("name", ["average", "slerp", "ties", "dare", "task-arithmetic"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_values_that_are_not_finite_are_refused_by_the_name_of_their_tensor(name, value):
+    base, a, b = models(3, (4, 5))
+    b[1, 2] = value
+    method = MergeMethod(name, (0.5, 0.5))
+    with pytest.raises(SkytrainError, match=r"blocks\.0\.mlp of model 2 has 1 values that are NaN or infinite"):
+        combine(method, "blocks.0.mlp", [a, b], base if method.needs_base else None)
 
 
 def test_what_is_equal_in_all_models_stays_as_it_is():

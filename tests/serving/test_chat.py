@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from skytrain.cli.chat import _talk
 from skytrain.cli.main import app
 from skytrain.config import SkytrainError, compose
 from skytrain.pipelines.chat import ChatSettings, Conversation, EndpointModel, OwnModel
@@ -87,6 +89,21 @@ def test_lines_of_a_pipe_are_turns(endpoints: tuple[Endpoint, Endpoint], monkeyp
     done = CliRunner().invoke(app, ["chat", "--url", endpoints[1].url], input="one\n\n/reset\ntwo\n/quit\nthree\n")
     assert done.exit_code == 0
     assert done.stdout.splitlines() == [" one", " two"]
+
+
+def test_a_script_sees_that_any_of_its_turns_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first turn fails, and the last one does not."""
+
+    class FailsOnce:
+        def say(self, words: str) -> Iterator[str]:
+            yield words
+            if words == "one":
+                raise SkytrainError("the stream broke off")
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\n"))
+    with pytest.raises(SystemExit) as ended:
+        _talk(FailsOnce())  # type: ignore[arg-type]
+    assert ended.value.code == 2
 
 
 def test_wrong_key_and_no_server_are_one_message(endpoints: tuple[Endpoint, Endpoint]) -> None:

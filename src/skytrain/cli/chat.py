@@ -131,7 +131,7 @@ def _talk(conversation: Conversation) -> None:
             conversation.reset()
             print("a new conversation", file=sys.stderr)
             continue
-        failed = False
+        failed = failed and not sys.stdin.isatty()  # a script must see any failure, a person has seen it
         answer = conversation.say(words)
         try:
             for piece in answer:

@@ -66,6 +66,15 @@ Out = Annotated[
     typer.Option("--out", metavar="FOLDER", help="Also write a Hugging Face folder.", show_default=False),
 ]
 OutType = Annotated[Literal["bf16", "fp16", "fp32"], typer.Option(help="The type of the weights in --out.")]
+Normalize = Annotated[
+    bool | None,
+    typer.Option(
+        "--normalize/--no-normalize",
+        help="ties, dare-ties: divide by the weights of the models that agree on a value. Default, as in mergekit: ties "
+        "does, dare-ties does not.",
+        show_default=False,
+    ),
+]
 Decay = Annotated[float, typer.Option(help="ema: the weight of what came before each model.")]
 Prior = Annotated[
     Literal["uniform", "cached", "updating"],
@@ -96,6 +105,7 @@ def merge(
     density: Density = 0.5,
     scale: Scale = 1.0,
     seed: Seed = 0,
+    normalize: Normalize = None,
     decay: Decay = 0.8,
     prior: Prior = "cached",
     tokens: Tokens = None,
@@ -130,7 +140,7 @@ def merge(
         weights=_numbers(weights),
         base=base,
         last=last,
-        settings=_settings(method, t=t, density=density, scale=scale, seed=seed, decay=decay),
+        settings=_settings(method, t=t, density=density, scale=scale, seed=seed, decay=decay, normalize=normalize),
         prior=prior,
         text=HeldOutText(has_text, tokens),
         out=out,
@@ -173,9 +183,9 @@ def _settings(method: str, **given: Any) -> dict[str, Any]:
         "ema": ("decay",),
         "slerp": ("t",),
         "task-arithmetic": ("scale",),
-        "ties": ("density", "scale"),
+        "ties": ("density", "scale", "normalize"),
         "dare": ("density", "scale", "seed"),
-        "dare-ties": ("density", "scale", "seed"),
+        "dare-ties": ("density", "scale", "seed", "normalize"),
     }.get(method, ())
     return {name: given[name] for name in names}
 

@@ -6,7 +6,7 @@
 - ties: the base plus the mean of the differences that agree with an elected sign, after all but the largest were
   trimmed (Yadav et al. 2023, arXiv 2306.01708).
 - dare, dare-ties: differences are dropped at random and the rest scaled up (Yu et al. 2023, arXiv 2311.03099), then
-  merged as in task-arithmetic, or as in ties without trimming.
+  merged as in task-arithmetic, or by elected signs as in ties; the values that agree are then summed by their weights.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -38,6 +38,7 @@ class MergeMethod:
     density: float = 1.0  # the share of differences that ties and dare keep
     scale: float = 1.0  # of the merged difference from the base
     seed: int = 0  # of dare
+    normalize: bool | None = None  # divide by the weights of the models that agree; None: ties does, dare-ties does not
 
     def __post_init__(self) -> None:
         assert self.name in get_args(MethodName), self.name
@@ -50,6 +51,11 @@ class MergeMethod:
             raise SkytrainError(f"slerp merges two models, and {len(self.weights)} were given\n  --method average")
         if not 0 < self.density <= 1:
             raise SkytrainError(f"--density {self.density}: must be more than 0 and at most 1")
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the values that agree are averaged, and not only summed. The defaults are mergekit's."""
+        return self.name == "ties" if self.normalize is None else self.normalize
 
     @property
     def needs_base(self) -> bool:
@@ -79,6 +85,7 @@ def combine(method: MergeMethod, name: str, tensors: Sequence[Tensor], base: Ten
     first = tensors[0] if base is None else base
     if not first.is_floating_point():
         return first
+    _check_finite(name, tensors, base)
     if all(torch.equal(first, each) for each in tensors):
         return first.float()
     values = [each.float() for each in tensors]
@@ -90,8 +97,23 @@ def combine(method: MergeMethod, name: str, tensors: Sequence[Tensor], base: Ten
         differences = [_drop(each, method, f"{name}/{number}") for number, each in enumerate(differences)]
     elif method.name == "ties":
         differences = [_trim(each, method.density) for each in differences]
-    join: Callable[..., Tensor] = _agreeing if method.name.endswith("ties") else _average
-    return start + method.scale * join(differences, method.weights)
+    if method.name.endswith("ties"):
+        joined = _agreeing(differences, method.weights, mean=method.normalizes)
+    else:
+        joined = _average(differences, method.weights)
+    return start + method.scale * joined
+
+
+def _check_finite(name: str, tensors: Sequence[Tensor], base: Tensor | None) -> None:
+    """Raise for values that are not finite, which a merge would spread over the whole model."""
+    named = [(f"model {number}", each) for number, each in enumerate(tensors, 1)]
+    for label, tensor in [*named, *([("the base", base)] if base is not None else [])]:
+        bad = int((~torch.isfinite(tensor)).sum())
+        if bad:
+            raise SkytrainError(
+                f"{name} of {label} has {bad:,} values that are NaN or infinite: such a model cannot be merged\n"
+                "  take a checkpoint from before it diverged"
+            )
 
 
 def _average(values: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
@@ -134,9 +156,12 @@ def _drop(difference: Tensor, method: MergeMethod, name: str) -> Tensor:
     return difference * kept / method.density
 
 
-def _agreeing(differences: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """Return the weighted mean of the values whose sign is that of the weighted sum; zeros do not count."""
-    sign = _average(differences, weights).sign()
+def _agreeing(differences: Sequence[Tensor], weights: Sequence[float], *, mean: bool) -> Tensor:
+    """Return the weighted mean, or sum, of the values whose sign is that of the weighted sum; zeros do not count.
+
+    Where values cancel exactly, which happens to a few in millions, the positive ones are elected, as in mergekit.
+    """
+    sign = torch.where(_average(differences, weights) >= 0, 1.0, -1.0)
     total = torch.zeros_like(sign)
     share = torch.zeros_like(sign)
     for difference, weight in zip(differences, weights, strict=True):
@@ -144,4 +169,4 @@ def _agreeing(differences: Sequence[Tensor], weights: Sequence[float]) -> Tensor
         total.add_(difference * agrees, alpha=weight)
         share.add_(agrees, alpha=weight)
     share[share.abs() < 1e-8] = 1.0
-    return total / share
+    return total / share if mean else total

