@@ -306,7 +306,10 @@ def _schedules() -> Iterator[Case]:
     }
     for name, (world_size, preset) in meshes.items():
         slow = name not in ("fsdp x2", "pp x2")
-        yield Case(f"{name}, smaller steps first, averaged weights", world_size, (preset,), slow=slow, more=more)
+        # The norm of a gradient of four sequences is rounded more where ranks divide the layers.
+        loss = 2 * LOSS if name.startswith("tp") else LOSS
+        name = f"{name}, smaller steps first, averaged weights"
+        yield Case(name, world_size, (preset,), slow=slow, more=more, loss=loss)
 
 
 # Meshes for a model with experts: processes and settings.

@@ -44,10 +44,10 @@ def test_a_run_of_so_many_tokens_has_more_steps_with_smaller_ones_first():
 @pytest.mark.parametrize(
     ("words", "key", "said"),
     [
-        ("[{batch_tokens: 15K, until_tokens: 1M}]", "trainer.batch_schedule.0.batch_tokens", "not a multiple of 2000"),
+        ("[{batch_tokens: 15K, until_tokens: 1M}]", "trainer.batch_schedule[0].batch_tokens", "not a multiple of 2000"),
         (
             "[{batch_tokens: 16K, until_tokens: 1M}, {batch_tokens: 32K, until_tokens: 1M}]",
-            "trainer.batch_schedule.1.until_tokens",
+            "trainer.batch_schedule[1].until_tokens",
             "1000000 is not after 1000000",
         ),
         ("[{batch_tokens: 16K}]", "trainer.batch_schedule", "until_tokens"),
@@ -62,7 +62,7 @@ def test_a_schedule_that_cannot_be_followed_is_refused_by_name(words, key, said)
 @pytest.mark.parametrize(
     ("words", "ranks", "said"),
     [
-        (("parallel=ddp",), 16, "trainer.batch_schedule.0.batch_tokens=32000"),
+        (("parallel=ddp",), 16, "trainer.batch_schedule[0].batch_tokens=32000"),
         (("parallel=deepspeed-zero2",), 2, "parallel=fsdp"),
         (("parallel=pp", "trainer.micro_batch=16"), 2, "1 micro-batches go through a pipeline of 2"),
     ],

@@ -59,7 +59,7 @@ def _check_batches(config: Config, fail: Fail) -> None:
     """Check that micro-batches divide the batch of every step, and that the phases of a schedule follow each other."""
     trainer = config.trainer
     micro_tokens = trainer.sequence_length * (trainer.micro_batch or 1)  # `auto` divides any batch
-    phases = {f"trainer.batch_schedule.{number}": phase for number, phase in enumerate(trainer.batch_schedule)}
+    phases = {f"trainer.batch_schedule[{number}]": phase for number, phase in enumerate(trainer.batch_schedule)}
     sizes = {f"{key}.batch_tokens": phase.batch_tokens for key, phase in phases.items()}
     for key, size in {**sizes, "trainer.batch_tokens": trainer.batch_tokens}.items():
         if size % micro_tokens:
@@ -67,7 +67,7 @@ def _check_batches(config: Config, fail: Fail) -> None:
             raise fail(
                 key,
                 f"{size} is not a multiple of {micro_tokens} (trainer.micro_batch {trainer.micro_batch or 'auto'} x trainer.sequence_length {trainer.sequence_length})",
-                f"try {near}" if key in sizes else f"try trainer.batch_tokens={near}",
+                f"try {near}, or a smaller trainer.micro_batch" if key in sizes else f"try trainer.batch_tokens={near}",
             )
     before = 0
     for key, phase in phases.items():

@@ -6,7 +6,7 @@ from ..config import format_count, uses_deepspeed, uses_process_group
 from ..models import flops_per_token
 from ..tokens import describe_begin
 from .context import RunContext
-from .factory import TrainingPlan
+from .factory import TrainingPlan, make_average
 from .opening import OpenedRun
 from .schedules import warmup_steps
 
@@ -57,6 +57,12 @@ def _steps(context: RunContext, run: OpenedRun) -> list[Row]:
         ("compute", f"{format_count(per_token)}FLOP a token, {per_token * tokens:.2e} FLOP in all"),
         ("optimizer", f"{optimizer.name}, {rates}, decay {optimizer.weight_decay:g}, clip {trainer.clip_norm}"),
     ]
+    if trainer.ema_decay is not None:
+        first = make_average(config, plan)
+        assert first is not None
+        rows.append(
+            ("average", f"of the weights after step {first.first_step}, decay {first.decay:g}: validated and exported")
+        )
     if warmup != configured:
         steps = f"{warmup} step{'s' * (warmup > 1)}"
         rows.append(

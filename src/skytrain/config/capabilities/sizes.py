@@ -83,7 +83,7 @@ def _step_sequences(setup: Setup) -> dict[str, int]:
     """Return the sequences of a step by the settings that say so: those of the schedule, and the last."""
     trainer = setup.config.trainer
     sizes = {
-        f"trainer.batch_schedule.{number}.batch_tokens": phase.batch_tokens
+        f"trainer.batch_schedule[{number}].batch_tokens": phase.batch_tokens
         for number, phase in enumerate(trainer.batch_schedule)
     }
     sizes["trainer.batch_tokens"] = trainer.batch_tokens
