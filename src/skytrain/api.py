@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .config import EXIT_CODES, Composed, MissingExtra, SkytrainError
-from .runs import Reporter, Silent, Start
+from .runs import Reporter, Silent, Start, boot_clock
 
 if TYPE_CHECKING:
     import pandas
@@ -139,9 +139,10 @@ def tune(*settings: Settings, quiet: bool = False) -> TunedSweep:
     """
     from .pipelines.tune import tune as pipeline
 
+    began = boot_clock()  # a notebook may be hours old, and those are not the sweep's
     config = _compose(settings).config
     with _Progress(quiet) as reporter:
-        return pipeline(config, reporter)
+        return pipeline(config, reporter, began)
 
 
 def evaluate(

@@ -61,11 +61,14 @@ from .train import FRESH, train
 STOP_SHARE = 0.03  # of a trial's limit that its own budget keeps back
 
 
-def tune(config: Config, reporter: Reporter) -> TunedSweep:
-    """Run a sweep to its answer, one after another for each of `tune.axes`. The same call again continues."""
+def tune(config: Config, reporter: Reporter, since: float | None = None) -> TunedSweep:
+    """Run a sweep to its answer, one after another for each of `tune.axes`. The same call again continues.
+
+    `since` is when this process began to work on the sweep, by the machine's clock; None means when it was started.
+    """
     if config.tune.axes:
-        return tune_axes(config, reporter, sweep_tools())
-    return tune_here(config, reporter, sweep_tools())
+        return tune_axes(config, reporter, sweep_tools(), since)
+    return tune_here(config, reporter, sweep_tools(), since)
 
 
 def sweep_tools() -> SweepTools:

@@ -36,7 +36,7 @@ class AxisTurn:
     moved: float  # ln of the new value over the one before
 
 
-def tune_axes(config: Config, reporter: Reporter, tools: SweepTools) -> TunedSweep:
+def tune_axes(config: Config, reporter: Reporter, tools: SweepTools, since: float | None = None) -> TunedSweep:
     """Tune each of `tune.axes` in turn. A second call continues where the first stopped."""
     axes = check_axes(config)
     name = sweep_name(config)
@@ -45,7 +45,6 @@ def tune_axes(config: Config, reporter: Reporter, tools: SweepTools) -> TunedSwe
     turns: list[AxisTurn] = []
     spent = 0.0
     tuned = None
-    since = None
     known: dict[str, StepEstimate] = {}
     for number in range(MOST_ROUNDS * len(axes)):
         turn = turn_config(config, name, axes, number)
