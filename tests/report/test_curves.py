@@ -5,13 +5,16 @@ import math
 
 import numpy as np
 
+from skytrain.config import BatchSizes
 from skytrain.report.curves import BUCKETS, RunCurves, curves_of, page_data, shown_metrics, thinned_curve
 from skytrain.report.page import html_data, html_page
 from skytrain.runs import RunStatus
 
 
 def run_of(records, **more):
-    return RunCurves("r", RunStatus("r", "done", step=4, total_steps=4), 1000, 256, curves_of(records), **more)
+    return RunCurves(
+        "r", RunStatus("r", "done", step=4, total_steps=4), 1000, BatchSizes(256), curves_of(records), **more
+    )
 
 
 def test_a_spike_of_one_step_survives_thinning():
@@ -55,3 +58,9 @@ def test_a_task_has_its_errors_and_chance_and_is_alone_on_its_axis():
 def test_texts_cannot_leave_the_data_of_a_page():
     page = html_page("t", [html_data(["</script><script>alert(1)</script>", "\u2028&"])], script="1")
     assert page.count("<script") == 2 and "alert(1)<" not in page
+
+
+def test_tokens_of_a_run_whose_steps_grow_are_counted_by_their_sizes():
+    status = RunStatus("r", "done", step=4, total_steps=6)
+    run = RunCurves("r", status, 1000, BatchSizes(256, ((64, 128),)), {})
+    assert run.along("tokens", np.array([0, 1, 2, 3, 6])).tolist() == [0, 64, 128, 384, 1152]

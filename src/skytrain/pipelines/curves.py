@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from ..config import SkytrainError, plural
+from ..config import SkytrainError, plural, recorded_batches
 from ..report import MAX_RUNS, AttemptSpan, RunCurves, curves_of
 from ..runs import (
     RunRecord,
@@ -47,7 +47,7 @@ def run_curves(store: Store, record: RunRecord, status: RunStatus, metrics: Sequ
         name=record.name,
         status=status,
         parameters=record.parameters,
-        batch_tokens=record.config["trainer"]["batch_tokens"],
+        batches=recorded_batches(record.config["trainer"]),
         curves=curves_of(metrics),
         attempts=list(_spans(store, record.name, status)),
         planned_usd=budget.get("planned_usd"),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config import format_count, format_seconds
+from ..config import BatchSizes, format_count, format_seconds
 from ..runs import RunStatus
 
 AXES = ("step", "tokens", "hours", "dollars")
@@ -67,7 +67,7 @@ class RunCurves:
     name: str
     status: RunStatus
     parameters: int
-    batch_tokens: int
+    batches: BatchSizes  # tokens of each step
     curves: Mapping[str, CurvePoints]
     attempts: Sequence[AttemptSpan] = ()
     planned_usd: float | None = None
@@ -80,7 +80,10 @@ class RunCurves:
         Hours are those of training: steps times their duration, without start-ups and pauses between attempts.
         """
         if axis == "tokens":
-            return np.array([0.0, 1.0]), np.array([0.0, float(self.batch_tokens)])
+            last = max(1, self.status.total_steps, self.status.step)
+            counts = [count for _, count in self.batches.counts(last)]
+            steps = np.cumsum([0, *counts])
+            return steps.astype(float), np.array([float(self.batches.before(int(step))) for step in steps])
         metric = self.curves.get("perf/step_ms" if axis == "hours" else "cost/usd")
         if metric is None:
             return np.array([]), np.array([])
@@ -93,8 +96,6 @@ class RunCurves:
         """Return the axis' values at these steps; not a number where the run has not recorded it."""
         if axis == "step":
             return steps
-        if axis == "tokens":
-            return steps * self.batch_tokens
         known, values = self.at(axis)
         return np.interp(steps, known, values) if len(known) else np.full(len(steps), math.nan)
 
@@ -175,7 +176,7 @@ def _run_data(run: RunCurves, metrics: Sequence[str], buckets: int) -> dict[str,
         "facts": facts_of(run),
         "state": status.state,
         "steps": status.total_steps,
-        "batch_tokens": run.batch_tokens,
+        "tokens": [_numbers(values) for values in run.at("tokens")],
         "hours": hours,
         "dollars": dollars,
         "budget": _number(status.budget_usd),
@@ -239,7 +240,7 @@ def facts_of(run: RunCurves) -> list[tuple[str, str]]:
         ("state", status.state),
         ("parameters", format_count(run.parameters)),
         ("steps", f"{status.step:,} of {status.total_steps:,}"),
-        ("tokens", format_count(status.step * run.batch_tokens)),
+        ("tokens", format_count(run.batches.before(status.step))),
         ("training loss", _form(status.loss, ".4f")),
         (
             "lowest validation loss",

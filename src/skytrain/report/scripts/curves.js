@@ -34,7 +34,6 @@ function interpolated(steps, values, step) {
 
 function along(run, step) {
   if (view.axis === "step") return step;
-  if (view.axis === "tokens") return step * run.batch_tokens;
   return interpolated(run[view.axis][0], run[view.axis][1], step);
 }
 
