@@ -281,6 +281,39 @@ def test_the_key_serves_the_volumes_of_auto_scaling_and_spot(base: RenderedBase)
     assert not granted(stranger)
 
 
+def test_the_key_opens_the_bucket_for_file_systems_and_for_nothing_else(base: RenderedBase) -> None:
+    folder = f"arn:aws:iam::{NUMBER}:role/aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/"
+    fsx = Caller(f"{folder}AWSServiceRoleForFSxS3Access_fs-0123456789abcdef0")
+    bucket = f"arn:aws:s3:::skytrain-demo-{NUMBER}-{REGION}"
+    policy = base.document("aws_kms_key.main")
+
+    def decrypts(caller: Caller, via: str = "s3", of: str = bucket) -> bool:
+        context = {
+            "kms:CallerAccount": NUMBER,
+            "kms:ViaService": f"{via}.{REGION}.amazonaws.com",
+            "kms:EncryptionContext:aws:s3:arn": of,
+        }
+        return decide(Authorization("kms:Decrypt", KEY, context), [], caller, policy) is Decision.ALLOWED
+
+    assert decrypts(fsx) and decrypts(fsx, of=f"{bucket}/demo/tokens/x")
+    assert not decrypts(fsx, via="ec2") and not decrypts(fsx, of="arn:aws:s3:::other")
+    assert not decrypts(Caller(f"arn:aws:iam::{NUMBER}:role/stranger"))
+
+
+def test_nodes_of_an_emr_cluster_use_the_key_of_their_disks_and_not_that_of_the_bucket(full_base: RenderedBase) -> None:
+    settings = full_base.document("aws_emr_security_configuration.main[0]", "configuration")
+    at_rest = settings["EncryptionConfiguration"]["AtRestEncryptionConfiguration"]
+    disks = at_rest["LocalDiskEncryptionConfiguration"]["AwsKmsKey"]
+    assert disks != at_rest["S3EncryptionConfiguration"]["AwsKmsKey"]
+    caller = full_base.caller("prepare")
+
+    def uses(key: str) -> bool:  # a node's own request to KMS, not through another service
+        asked = Authorization("kms:GenerateDataKey", key, {})
+        return decide(asked, full_base.policies("prepare"), caller) is Decision.ALLOWED
+
+    assert uses(disks) and not uses(at_rest["S3EncryptionConfiguration"]["AwsKmsKey"])
+
+
 def test_the_bucket_refuses_plain_http_and_old_tls(base: RenderedBase) -> None:
     policy, caller = base.document("aws_s3_bucket_policy.store"), base.caller("operator")
     target = f"arn:aws:s3:::skytrain-demo-{NUMBER}-{REGION}/demo/runs/x"

@@ -65,14 +65,14 @@ resource "aws_iam_policy" "emr_service" {
           "kms:Decrypt", "kms:DescribeKey", "kms:Encrypt", "kms:GenerateDataKeyWithoutPlaintext", "kms:ReEncryptFrom",
           "kms:ReEncryptTo",
         ]
-        Resource  = aws_kms_key.main.arn
+        Resource  = aws_kms_key.emr_disks[0].arn
         Condition = local.if_key_used_through_ec2
       },
       {
         Sid       = "GrantsForTheDisks"
         Effect    = "Allow"
         Action    = "kms:CreateGrant"
-        Resource  = aws_kms_key.main.arn
+        Resource  = aws_kms_key.emr_disks[0].arn
         Condition = merge(local.if_key_used_through_ec2, { Bool = { "kms:GrantIsForAWSResource" = "true" } })
       },
     ]
@@ -135,6 +135,39 @@ resource "aws_vpc_security_group_egress_rule" "node_emr" {
   referenced_security_group_id = aws_security_group.emr_service[0].id
 }
 
+# Nodes of a cluster ask KMS themselves for the keys of their disks, with the prepare role, which may use the bucket's key
+# through S3 only. So their disks have a key of their own. AWS: "Providing keys for encrypting data at rest with Amazon
+# EMR" (EMR Management Guide), which also recommends separate keys.
+resource "aws_kms_key" "emr_disks" {
+  #checkov:skip=CKV2_AWS_64:The default policy: IAM policies of this account decide
+  count = var.emr ? 1 : 0
+
+  description             = "Skytrain project ${var.project}: disks of EMR clusters"
+  enable_key_rotation     = true
+  deletion_window_in_days = 7
+
+  tags = { Name = "${local.name}-emr-disks" }
+}
+
+resource "aws_iam_policy" "prepare_emr_disks" {
+  count = var.emr ? 1 : 0
+
+  name        = "${local.global_name}-prepare-emr-disks"
+  description = "The key of the disks of EMR clusters."
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid      = "KeyOfOwnDisks"
+        Effect   = "Allow"
+        Action   = ["kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:DescribeKey"]
+        Resource = aws_kms_key.emr_disks[0].arn
+      },
+    ]
+  })
+}
+
 resource "aws_emr_security_configuration" "main" {
   #checkov:skip=CKV_AWS_171:It is SSE-KMS, which checkov cannot see in a plan: the key's ARN is not known yet
   count = var.emr ? 1 : 0
@@ -149,7 +182,7 @@ resource "aws_emr_security_configuration" "main" {
         S3EncryptionConfiguration = { EncryptionMode = "SSE-KMS", AwsKmsKey = aws_kms_key.main.arn }
         LocalDiskEncryptionConfiguration = {
           EncryptionKeyProviderType = "AwsKms"
-          AwsKmsKey                 = aws_kms_key.main.arn
+          AwsKmsKey                 = aws_kms_key.emr_disks[0].arn
           EnableEbsEncryption       = true
         }
       }

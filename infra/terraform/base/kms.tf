@@ -62,6 +62,27 @@ resource "aws_kms_key" "main" {
           Condition = { StringEquals = { "aws:SourceAccount" = local.account_id } }
         },
       ],
+      [
+        # FSx for Lustre (infra/terraform/eks) reads and writes the bucket with a role of its own for each file system,
+        # which AWS creates with it: without this statement files appear, and none can be read. AWS: "Working with
+        # server-side encrypted Amazon S3 buckets" (FSx for Lustre User Guide); the context is the bucket's ARN where it
+        # has a bucket key, and the object's otherwise.
+        {
+          Sid       = "BucketForFSx"
+          Effect    = "Allow"
+          Principal = { AWS = "*" }
+          Action    = ["kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:DescribeKey"]
+          Resource  = "*"
+          Condition = {
+            ArnLike = { "aws:PrincipalArn" = "arn:${local.partition}:iam::${local.account_id}:role/aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_*" }
+            StringEquals = {
+              "kms:CallerAccount" = local.account_id
+              "kms:ViaService"    = "s3.${var.region}.amazonaws.com"
+            }
+            StringLike = { "kms:EncryptionContext:aws:s3:arn" = [local.bucket_arn, "${local.bucket_arn}/*"] }
+          }
+        },
+      ],
       var.cloudtrail ? [
         {
           Sid       = "CloudTrail"

@@ -20,6 +20,7 @@ resource "aws_iam_role_policy_attachment" "prepare" {
       machine = aws_iam_policy.node_machine.arn
       data    = aws_iam_policy.prepare_data.arn
     },
+    var.emr ? { emr_disks = aws_iam_policy.prepare_emr_disks[0].arn } : {},
     local.has_secrets ? { secrets = aws_iam_policy.node_secrets[0].arn } : {},
   )
 

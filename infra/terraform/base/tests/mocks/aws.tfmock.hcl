@@ -164,3 +164,13 @@ override_resource {
   target = aws_iam_policy.viewer_limits
   values = { arn = "arn:aws:iam::123456789012:policy/viewer_limits" }
 }
+
+override_resource {
+  target = aws_kms_key.emr_disks
+  values = { arn = "arn:aws:kms:us-east-2:123456789012:key/22222222-2222-3333-4444-555555555555" }
+}
+
+override_resource {
+  target = aws_iam_policy.prepare_emr_disks
+  values = { arn = "arn:aws:iam::123456789012:policy/prepare_emr_disks" }
+}
