@@ -119,6 +119,14 @@ def test_erratic_short_runs_do_not_blur_what_the_targets_own_rates_say():
     assert answer.high < 2.1 * answer.low
 
 
+def test_the_answer_names_the_shape_that_the_rungs_agree_with():
+    problem = make_problem(sizes=(0.01, 0.1, 1.0), horizons=(0.0625, 0.25))
+    same, _ = play("ladder", problem, Truth(size=0.0, horizon=0.0), usd=3.0)
+    law, _ = play("ladder", problem, Truth(size=-0.4, horizon=0.0), usd=3.0)
+    assert "one best rate on all rungs" in same.why
+    assert "the law that the search began with" in law.why
+
+
 def test_the_ladder_goes_down_while_everything_diverges():
     answer, history = play("ladder", make_problem(), Truth(level=1e-4, wall=0.7), usd=1.0)
     rates = [one.trial.rate for one in history]

@@ -19,6 +19,14 @@ from .base import FACTOR, bracket_problem, fallback, outside, smaller_rungs
 
 DISAGREES = 0.5  # weight of the standard law above which the trials contradict a width-free parametrization
 VAGUE = 4.0  # an interval wider than this factor is worth a warning
+FAVOURED = 0.5  # weight of a shape above which the answer names it
+SHAPES = {
+    "law": "the law that the search began with",
+    "unchanged": "one best rate on all rungs, as grid search assumes",
+    "deepseek": "DeepSeek's law",
+    "step-law": "Step Law",
+    STANDARD: "a best rate that moves with the size",
+}
 
 
 class Ladder:
@@ -82,9 +90,15 @@ class Ladder:
             high=high,
             regret_nats=fit.regret(place),
             divergence=fit.divergence(place),
-            why=f"{plural(len(search.history), 'trial')} on {plural(len(fit.curves), 'rung')}",
+            why=f"{plural(len(search.history), 'trial')} on {plural(len(fit.curves), 'rung')}{favoured(fit)}",
             warnings=doubts(search, fit, rate),
         )
+
+
+def favoured(fit: JointFit) -> str:
+    """Return which of the shapes the rungs agree with, if there is one that stands out."""
+    name, weight = max(fit.shape_weights.items(), key=lambda one: one[1])
+    return f", which favour {SHAPES[name]} ({weight:.0%})" if weight > FAVOURED and name in SHAPES else ""
 
 
 def doubts(search: Search, fit: JointFit, rate: float) -> tuple[str, ...]:
