@@ -1,12 +1,16 @@
 """Real sweeps at nano scale on a CPU: does the interval hold the optimum, and do more trials help?
 
-    python benchmarks/tuning/nano.py run nano.jsonl        # 20 sweeps, about two minutes each; continues where it was
+    python benchmarks/tuning/nano.py run nano.jsonl        # 20 targets and their sweeps, a minute of CPU each
     python benchmarks/tuning/nano.py report nano.jsonl     # anywhere, in seconds
 
-A case is a text, an optimizer, an architecture and a seed. For each, `skytrain tune`'s own code runs a sweep around the
-published laws or the optimizer's usual rate; then the target is trained at nine rates with two seeds each. The text is
-Python's documentation, Python's own library, or this project's pages. `report` also asks for the answer after every
-trial of each sweep: its regret on the measured curve, and what the sweep expected it to be.
+A case is a text, an optimizer, a model, a budget and a seed. First its target is trained at nine rates, at more if the
+best is near the edge, and with a second seed at the five around the best. Then the ladder buys real trials, with the
+configured settings of `skytrain tune`: its rungs, its beliefs, and the runs that it would start. Only the prices are
+made up, so that a busy machine changes nothing: parameters times tokens, as on a GPU, with 2% of a target's run for each
+start. `run` continues where it was stopped, and `--from 20` does other cases than the 20 that are judged.
+
+`report` asks the present code for the answer to the recorded trials, after a part of them too: its regret on the measured
+curve, and what it expected that to be.
 """
 
 from __future__ import annotations
@@ -14,22 +18,28 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import pydoc_data
 import sys
 import sysconfig
 import tempfile
 import time
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from skytrain.config import Config, compose
-from skytrain.runs import Silent, boot_clock
+from skytrain.config import Config, DecoderConfig, compose
+from skytrain.runs import Silent
 from skytrain.storage import open_store
 from skytrain.tuning import (
+    Answer,
     HourlyPrice,
     Observation,
+    Problem,
+    Rung,
+    RungShape,
     Search,
     SweepStore,
     Trial,
@@ -37,50 +47,69 @@ from skytrain.tuning import (
     make_problem,
     target_shape,
     trial_shapes,
-    tune_here,
 )
 
 TEXT_BYTES = 3_000_000
-STEPS = 160
 WORDS = (
     "tokenizer=bytes",
-    "trainer.sequence_length=64",
-    "trainer.batch_tokens=1024",
-    "trainer.micro_batch=16",
-    f"trainer.steps={STEPS}",
+    "trainer.sequence_length=32",
+    "trainer.batch_tokens=256",
+    "trainer.micro_batch=8",
+    "trainer.steps=64",
     "trainer.precision=32-true",
     "trainer.device=cpu",
-    "trainer.validate_tokens=16K",
+    "trainer.validate_tokens=8K",
+    "trainer.validate_every=null",
     "trainer.checkpoint_every=null",
     "trainer.loggers=[]",
     "lr_schedule=linear",
-    "lr_schedule.warmup_steps=16",
-    "tune.usd_per_hour=3.6",  # a tenth of a cent a second
-    "tune.final=false",
-    "tune.shortest=20",
-    "tune.horizons=[0.25,0.5,1]",
-    "budget.usd=1.5",
+    "lr_schedule.warmup_steps=8",
+    "tune.usd_per_hour=1",
+    "budget.usd=1",
+    "tune.shortest=16",
 )
-ARCHITECTURES = {
-    "gpt2": ("model=gpt2-tiny", "model.layers=2", "model.width=64", "model.heads=4", "model.max_length=64"),
-    "llama": ("model=llama-micro", "model.layers=2", "model.width=64", "model.heads=4", "model.max_length=64"),
+SMALL = ("model.layers=2", "model.width=64", "model.heads=4", "model.max_length=32")
+MODELS = {
+    "gpt2": ("model=gpt2-tiny", *SMALL),
+    "llama": ("model=llama-micro", *SMALL),
+    "gpt2-mup": ("model=gpt2-tiny", *SMALL, "model.parametrization=mup", "model.base_width=32"),
+    "llama-completep": (
+        "model=llama-micro",
+        *SMALL,
+        "model.parametrization=completep",
+        "model.base_width=32",
+        "model.base_layers=2",
+    ),
 }
+KINDS = (  # an optimizer with the models that it trains in turn
+    ("adamw", ("gpt2",)),
+    ("adamw", ("llama",)),
+    ("muon", ("gpt2", "llama")),
+    ("lion", ("llama", "gpt2")),
+    ("adamw", ("gpt2-mup", "llama-completep")),
+)
 OPTIMIZERS = {"adamw": (), "muon": ("optimizer=muon",), "lion": ("optimizer=lion",)}
-TEXTS = ("python-docs", "library", "pages")
+TEXTS = ("python-docs", "library", "topics", "tables")
+BUDGETS = (1, 2, 4)  # runs of the target
 RATES = {"adamw": 6e-3, "muon": 2e-2, "lion": 1e-3}  # the middle of the rates that the target is trained at
 STRIDE = math.log(2) * 0.75
-SEEDS = 2
+AROUND = 2  # rates on each side of the best that are trained with a second seed
+START = 0.02  # price of a start, in runs of the target
+SIDE = 4  # rates on each side of the middle
+MOST_RATES = 17
+PRICE = HourlyPrice(1.0, 0.1)
 
 
-def cases() -> list[dict[str, Any]]:
-    """Return 20 cases: every optimizer with every architecture and text, AdamW twice as often as the others."""
-    found = []
-    for number in range(20):
-        optimizer = ("adamw", "muon", "adamw", "lion")[number % 4]
-        architecture = ("gpt2", "llama")[(number // 2) % 2]
-        text = TEXTS[number % 3]
-        found.append({"optimizer": optimizer, "architecture": architecture, "text": text, "seed": number})
-    return found
+def case(number: int) -> dict[str, Any]:
+    """Return a case. Twenty in a row have every kind with every text once."""
+    optimizer, models = KINDS[number % len(KINDS)]
+    return {
+        "optimizer": optimizer,
+        "model": models[number // len(KINDS) % len(models)],
+        "text": TEXTS[number % len(TEXTS)],
+        "runs": BUDGETS[number % len(BUDGETS)],
+        "seed": number,
+    }
 
 
 def configured(case: dict[str, Any], root: Path) -> Config:
@@ -88,73 +117,139 @@ def configured(case: dict[str, Any], root: Path) -> Config:
         data: tuple[str, ...] = ("data=python-docs",)
     else:
         data = ("data=jsonl", f"data.name={case['text']}", f"data.source.paths='{root}/{case['text']}.jsonl'")
-    words = [*data, *WORDS, *ARCHITECTURES[case["architecture"]], *OPTIMIZERS[case["optimizer"]]]
+    words = [*data, *WORDS, *MODELS[case["model"]], *OPTIMIZERS[case["optimizer"]]]
     return compose(
         [*words, f"seed={case['seed']}", f"tune.name=nano-{case['seed']}", f"store.root='{root}/store'"]
     ).config
 
 
-def write_text(name: str, path: Path) -> None:
-    """Write one of the texts as JSON lines, one file a line, up to the limit."""
-    if name == "library":
-        files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
-    else:
-        root = Path(__file__).parents[2]
-        files = sorted([*root.glob("*.md"), *root.glob("docs/*.md"), *root.glob("src/skytrain/**/*.py")])
-    written = 0
-    with path.open("w") as target:
-        for file in files:
-            written += target.write(json.dumps({"text": file.read_text(errors="ignore")}) + "\n")
-            if written > TEXT_BYTES:
-                break
+def write_texts(root: Path) -> None:
+    """Write the texts as JSON lines, one file a line, up to the limit."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    files = {
+        "library": sorted(library.glob("*.py")),
+        "topics": sorted(Path(next(iter(pydoc_data.__path__))).glob("topics.py")),
+        "tables": sorted((library / "encodings").glob("*.py")),
+    }
+    for name, paths in files.items():
+        written = 0
+        with (root / f"{name}.jsonl").open("w") as target:
+            for path in paths:
+                text = path.read_text(errors="ignore").replace("\\n", "\n")
+                for part in (text[start : start + 20_000] for start in range(0, len(text), 20_000)):
+                    written += target.write(json.dumps({"text": part}) + "\n")
+                if written > TEXT_BYTES:
+                    break
 
 
-def run(out: Path, most: int) -> None:
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def run(out: Path, cases: list[dict[str, Any]]) -> None:
     from skytrain.pipelines.prepare import prepare
-    from skytrain.pipelines.tune import LocalRunner, sweep_tools
 
-    done = [json.loads(line)["case"] for line in out.read_text().splitlines()] if out.exists() else []
+    done = [one["case"] for one in read(out)]
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
-        for text in TEXTS[1:]:
-            write_text(text, root / f"{text}.jsonl")
-        for case in [one for one in cases() if one not in done][:most]:
-            began = time.monotonic()
-            config = configured(case, root)
+        write_texts(root)
+        for one in [one for one in cases if one not in done]:
+            began = time.process_time()
+            config = configured(one, root)
             prepare(config, Silent())
-            tuned = tune_here(config, Silent(), sweep_tools(), since=boot_clock())
-            shape = target_shape(config)
-            sweep = SweepStore(open_store(config.store), f"truth-{case['seed']}")
-            runner = LocalRunner(sweep, [shape], HourlyPrice(3.6, 0.1), Silent())
-            truth = []
-            jobs = [(step, seed) for seed in range(SEEDS) for step in range(-4, 5)]
-            for number, (step, seed) in enumerate(jobs, 1):
-                rate = float(f"{RATES[case['optimizer']] * math.exp(step * STRIDE):.4g}")
-                result = runner.run(number, Trial(shape.name, rate, seed + 100), 100.0)
-                finite = result.loss is not None and math.isfinite(result.loss)
-                truth.append({"rate": rate, "seed": seed, "loss": result.loss if finite else None})
-            record = {
-                "case": case,
-                "answer": asdict(tuned.conclusion.answer),
-                "trials": [
-                    {"rung": one.trial.rung, "rate": one.trial.rate, "usd": one.usd}
-                    | {"loss": one.loss if one.finite else None, "diverged": one.diverged}
-                    for one in tuned.history
-                ],
-                "truth": truth,
-            }
+            record: dict[str, Any] = {"case": one, "truth": measure_truth(one, config)}
+            answer, history = sweep(one, config)
+            record["answer"] = asdict(answer)  # of the code that chose the trials
+            record["trials"] = [
+                {"rung": seen.trial.rung, "rate": seen.trial.rate, "usd": round(seen.usd, 5)}
+                | {"loss": seen.loss if seen.finite else None, "diverged": seen.diverged}
+                for seen in history
+            ]
             with out.open("a") as file:
                 file.write(json.dumps(record) + "\n")
-            print(f"{case}: {time.monotonic() - began:.0f} s, {len(tuned.history)} trials", file=sys.stderr, flush=True)
+            print(f"{one}: {len(history)} trials, {time.process_time() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+class Trainer:
+    """Runs of one case, as `skytrain tune` starts them."""
+
+    def __init__(self, name: str, config: Config, shapes: Sequence[RungShape]) -> None:
+        from skytrain.pipelines.tune import LocalRunner
+
+        self._runner = LocalRunner(SweepStore(open_store(config.store), name), shapes, PRICE, Silent())
+        self._number = 0
+
+    def loss(self, trial: Trial) -> float:
+        self._number += 1
+        loss = self._runner.run(self._number, trial, 1e3).loss
+        return math.inf if loss is None else loss
+
+
+def measure_truth(one: dict[str, Any], config: Config) -> list[dict[str, Any]]:
+    """Return the target's losses at all rates."""
+    shape = target_shape(config)
+    trainer = Trainer(f"truth-{one['seed']}", config, [shape])
+    truth: list[dict[str, Any]] = []
+
+    def train(step: int, seed: int) -> None:
+        rate = float(f"{RATES[one['optimizer']] * math.exp(step * STRIDE):.4g}")
+        loss = trainer.loss(Trial(shape.name, rate, 1000 * (seed + 1) + one["seed"]))
+        truth.append({"rate": rate, "seed": seed, "loss": loss if math.isfinite(loss) else None})
+
+    steps = list(range(-SIDE, SIDE + 1))
+    for step in steps:
+        train(step, 0)
+    while len(steps) < MOST_RATES:
+        best = int(np.argmin(mean_losses(truth)[1]))
+        if AROUND <= best < len(steps) - AROUND:
+            break
+        steps = [steps[0] - 1, *steps] if best < AROUND else [*steps, steps[-1] + 1]
+        train(steps[0] if best < AROUND else steps[-1], 0)
+    best = int(np.argmin(mean_losses(truth)[1]))
+    for step in steps[max(0, best - AROUND) : best + AROUND + 1]:
+        train(step, 1)
+    return truth
+
+
+def problem_of(config: Config) -> Problem:
+    """Return the search of `skytrain tune`, at the made-up prices."""
+
+    def priced(shape: RungShape) -> Rung:
+        model = shape.config.model
+        assert isinstance(model, DecoderConfig)
+        weight = shape.parameters + model.vocab_size * model.width
+        return shape.rung(weight * shape.rung(1.0).tokens)
+
+    target = priced(target_shape(config))
+    rungs = [replace(one, usd=one.usd / target.usd + START) for one in map(priced, trial_shapes(config))]
+    return make_problem(config, replace(target, usd=1.0), rungs)
+
+
+def sweep(one: dict[str, Any], config: Config) -> tuple[Answer, list[Observation]]:
+    """Return what the ladder answers for the case's dollars, and its trials."""
+    problem = problem_of(config)
+    strategy = find_strategy("ladder")
+    trainer = Trainer(f"sweep-{one['seed']}", config, trial_shapes(config))
+    history: list[Observation] = []
+    left = float(one["runs"])
+    while (trial := strategy.propose(Search(problem, tuple(history), left, one["runs"]))) is not None:
+        usd = problem.rung(trial.rung).usd
+        history.append(Observation(trial, trainer.loss(trial), usd))
+        left -= usd
+    return strategy.answer(Search(problem, tuple(history), left, one["runs"])), history
+
+
+def mean_losses(truth: list[dict[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return ln of the rates and their mean losses."""
+    by_rate: dict[float, list[float]] = {}
+    for row in truth:
+        by_rate.setdefault(row["rate"], []).append(99.0 if row["loss"] is None else row["loss"])
+    return np.log(sorted(by_rate)), np.array([float(np.mean(by_rate[rate])) for rate in sorted(by_rate)])
 
 
 def curve_of(record: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, float]:
     """Return ln of the rates, their mean losses, and ln of the minimum of the cubic around the best."""
-    by_rate: dict[float, list[float]] = {}
-    for row in record["truth"]:
-        by_rate.setdefault(row["rate"], []).append(99.0 if row["loss"] is None else row["loss"])
-    x = np.log(sorted(by_rate))
-    y = np.array([float(np.mean(by_rate[rate])) for rate in sorted(by_rate)])
+    x, y = mean_losses(record["truth"])
     best = int(np.argmin(y))
     near = (abs(x - x[best]) < 1.3) & (y < y.min() + 1)
     curve = np.polynomial.Polynomial.fit(x[near], y[near], min(3, int(near.sum()) - 1))
@@ -164,26 +259,27 @@ def curve_of(record: dict[str, Any]) -> tuple[np.ndarray, np.ndarray, float]:
 
 def report(records: list[dict[str, Any]]) -> str:
     """Return each sweep's interval and truth, and the regret by how many of its trials were known."""
-    lines = [f"{'case':34} {'trials':>6} {'answer':>9} {'80% interval':>20} {'optimum':>9} {'held':>5} {'regret':>8}"]
+    lines = [f"{'case':44} {'trials':>6} {'answer':>9} {'80% interval':>20} {'optimum':>9} {'held':>5} {'regret':>8}"]
     held = []
     by_share: dict[float, list[tuple[float, float]]] = {}
     for record in records:
         case = record["case"]
         x, y, optimum = curve_of(record)
-        answer = record["answer"]
+        along = answers_along(record)
+        answer = along[-1][1]
         inside = answer["low"] <= math.exp(optimum) <= answer["high"]
         held.append(inside)
 
         def regret(rate: float, x: np.ndarray = x, y: np.ndarray = y) -> float:
             return float(np.interp(math.log(rate), x, np.minimum(y, y.min() + 1)) - y.min())
 
-        name = f"{case['optimizer']} {case['architecture']} {case['text']} {case['seed']}"
+        name = f"{case['seed']} {case['optimizer']} {case['model']} {case['text']}, {case['runs']} runs"
         span = f"{answer['low']:.2g} to {answer['high']:.2g}"
         lines.append(
-            f"{name:34} {len(record['trials']):>6} {answer['rate']:>9.3g} {span:>20} {math.exp(optimum):>9.3g} "
+            f"{name:44} {len(record['trials']):>6} {answer['rate']:>9.3g} {span:>20} {math.exp(optimum):>9.3g} "
             f"{'yes' if inside else 'no':>5} {regret(answer['rate']):>8.4f}"
         )
-        for share, found in answers_along(record):
+        for share, found in along:
             by_share.setdefault(share, []).append((regret(found["rate"]), found["regret_nats"] or 0.0))
     lines.append(f"the interval holds the optimum in {sum(held)} of {len(held)}")
     lines.append("share of the trials known: mean regret with its standard error, and what was expected")
@@ -197,7 +293,7 @@ def report(records: list[dict[str, Any]]) -> str:
 def answers_along(record: dict[str, Any]) -> list[tuple[float, dict[str, Any]]]:
     """Return what the ladder answers after a quarter, half, three quarters and all of the trials."""
     config = configured(record["case"], Path("/nowhere"))
-    problem = make_problem(config, target_shape(config).rung(1.0), [one.rung(1.0) for one in trial_shapes(config)])
+    problem = problem_of(config)
     history = [
         Observation(
             Trial(one["rung"], one["rate"]),
@@ -217,12 +313,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("part", choices=("run", "report"))
     parser.add_argument("file", type=Path)
-    parser.add_argument("--most", type=int, default=20, help="sweeps of this call")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first case")
+    parser.add_argument("--most", type=int, default=20, help="number of cases")
     arguments = parser.parse_args()
     if arguments.part == "run":
-        run(arguments.file.absolute(), arguments.most)
+        numbers = range(arguments.first, arguments.first + arguments.most)
+        run(arguments.file.absolute(), [case(number) for number in numbers])
     else:
-        print(report([json.loads(line) for line in arguments.file.read_text().splitlines()]))
+        print(report(read(arguments.file)))
 
 
 if __name__ == "__main__":
