@@ -31,11 +31,11 @@ def train_zero(rank: int, world: int, stage: int, steps: int, windows: list) -> 
     """Train a few steps with a ZeRO stage; return the losses and the bytes that this rank holds between steps."""
     torch.manual_seed(0)
     model = TinyLM()
-    shapes = [(p, p.numel()) for p in model.parameters()]
-    total = sum(n for _, n in shapes)
+    shapes = [(p, p.shape, p.numel()) for p in model.parameters()]
+    total = sum(n for _, _, n in shapes)
     part = -(-total // world)  # rounded up: the vector is padded
     flat = torch.zeros(part * world)
-    flat[:total] = torch.cat([p.detach().flatten() for p, _ in shapes])
+    flat[:total] = torch.cat([p.detach().flatten() for p, _, _ in shapes])
     mine = flat[rank * part : (rank + 1) * part].clone()  # the part that this rank owns
     owner = nn.Parameter(mine if stage else flat.clone())
     optimizer = torch.optim.AdamW([owner], lr=3e-3, weight_decay=0.0)
@@ -46,13 +46,13 @@ def train_zero(rank: int, world: int, stage: int, steps: int, windows: list) -> 
             flat = torch.empty(part * world)
             dist.all_gather_into_tensor(flat, owner.detach())
         at = 0
-        for p, n in shapes:  # the model's weights are views of the vector
-            p.data = flat[at : at + n].view(p.shape)
+        for p, shape, n in shapes:  # the model's weights are views of the vector
+            p.data = flat[at : at + n].view(shape)
             p.grad = None
             at += n
         loss = next_token_loss(model, batch)
         loss.backward()
-        grad = torch.cat([p.grad.flatten() for p, _ in shapes] + [torch.zeros(part * world - total)]) / world
+        grad = torch.cat([p.grad.flatten() for p, _, _ in shapes] + [torch.zeros(part * world - total)]) / world
         if stage < 2:
             dist.all_reduce(grad)
             own = grad[rank * part : (rank + 1) * part] if stage == 1 else grad
@@ -68,7 +68,7 @@ def train_zero(rank: int, world: int, stage: int, steps: int, windows: list) -> 
             flat = owner.detach().clone()
         if stage == 3:
             flat = None
-            for p, _ in shapes:
+            for p, _, _ in shapes:
                 p.data = torch.empty(0)
         total_loss = loss.detach().clone()
         dist.all_reduce(total_loss)

@@ -66,9 +66,7 @@ meshes = ("shard=8", "shard=4,tensor=2", "shard=2,tensor=4", "tensor=8", "pipeli
 print(f"{'mesh':20} {'GB per GPU':>10} {'tokens/s':>9} {'hours':>7}")
 for mesh in meshes:
     try:
-        planned = skytrain.plan(
-            "model=llama-3.1-8b", "tokenizer=bytes", "trainer.tokens=1B", instance="p4d.24xlarge", nodes=1, mesh=mesh
-        )
+        planned = skytrain.plan("model=llama-3.1-8b", "trainer.tokens=1B", instance="p4d.24xlarge", nodes=1, mesh=mesh)
     except skytrain.SkytrainError as error:
         print(f"{mesh:20} {str(error).splitlines()[0][:70]}")
         continue
@@ -79,7 +77,7 @@ for mesh in meshes:
 # And when it may choose machine and mesh itself:
 
 # %%
-planned = skytrain.plan("model=llama-3.1-8b", "tokenizer=bytes", "trainer.tokens=1B", "budget.usd=2000")
+planned = skytrain.plan("model=llama-3.1-8b", "trainer.tokens=1B", "budget.usd=2000")
 print(planned.why)
 
 # %% [markdown]

@@ -7,6 +7,8 @@
 # Time: about two minutes on two cores.
 
 # %%
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +19,7 @@ from tools import OURS, check
 
 import skytrain
 
-settings = (*OURS, "trainer.steps=200", "trainer.checkpoint_every=50", "trainer.keep_checkpoints=10")
+settings = (*OURS, "trainer.steps=80", "trainer.checkpoint_every=20", "trainer.keep_checkpoints=10")
 base = skytrain.compose(*settings)
 skytrain.prepare(base, quiet=True)
 
@@ -26,20 +28,19 @@ skytrain.prepare(base, quiet=True)
 
 # %%
 whole = skytrain.train(base, "run=whole", quiet=True).metrics()["train/loss"]
-print(f"step 200: loss {whole[200]:.6f}")
+print(f"step 80: loss {whole[80]:.6f}")
 
 # %% [markdown]
 # ## The same run, killed
 # `SIGKILL` cannot be handled: the process is gone in the middle of whatever it did. (Ctrl-C, SIGTERM and spot notices
-# save first.) We wait until it has passed step 130.
+# save first.) We wait until it has passed step 50.
 
 # %%
 command = [sys.executable, "-m", "skytrain", "train", *settings, "run=killed", "trainer.max_restarts=0"]
 process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
 for line in process.stderr:
-    if line.startswith("step 13"):
-        import os
-
+    step = re.match(r"step (\d+)/", line)
+    if step and int(step[1]) >= 50:
         os.killpg(process.pid, signal.SIGKILL)
         break
 process.wait()
@@ -68,7 +69,7 @@ print("newest checkpoint: step", run.checkpoint().step, "| state:", run.status()
 resumed = skytrain.train(base, "run=killed", quiet=True)
 losses = resumed.metrics()["train/loss"]
 print("attempts:", resumed.status().attempts, "| state:", resumed.status().state)
-print(f"step 200: loss {losses[200]:.6f}, uninterrupted {whole[200]:.6f}")
+print(f"step 80: loss {losses[80]:.6f}, uninterrupted {whole[80]:.6f}")
 print("steps whose loss differs in any bit:", int((losses != whole).sum()), "of", len(whole))
 
 # %% [markdown]

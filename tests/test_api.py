@@ -66,6 +66,22 @@ def test_groups_of_a_folder_stay_with_what_was_composed(tmp_path: Path) -> None:
     assert skytrain.compose(base, "seed=2").config.trainer.steps == 33
 
 
+def test_a_script_may_prepare_on_its_first_line(tmp_path: Path) -> None:
+    """Workers do not run the script again, which would prepare in each of them."""
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(f"The document {name} is long enough to be kept. " * 20)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import skytrain\n"
+        "print('once', flush=True)\n"
+        "words = ('data=text', \"data.source.paths='*.txt'\", 'data.workers=2', 'data.validation_fraction=0')\n"
+        "prepared = skytrain.prepare(*words, 'tokenizer=bytes', quiet=True)\n"
+        "print(prepared.train.documents)\n"
+    )
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["once", "2"], done.stderr[-2000:]
+
+
 def test_the_same_call_again_finds_the_run_finished(base: Composed, run: skytrain.Run, capsys) -> None:
     again = skytrain.train(base)
     assert again.url == run.url
@@ -99,6 +115,16 @@ def test_the_same_seed_generates_the_same_text(run: skytrain.Run) -> None:
     text = run.generate("ab", max_tokens=8)
     assert text == skytrain.generate("ab", run.name, run.composed, max_tokens=8)
     assert text != skytrain.generate("ab", run.name, run.composed, max_tokens=8, seed=5)
+
+
+def test_an_exported_folder_is_the_same_model(run: skytrain.Run, tmp_path: Path) -> None:
+    folder = run.export(tmp_path / "out")
+    assert (folder / "config.json").is_file()
+    assert skytrain.evaluate(str(folder), run.composed, tokens=512).loss == pytest.approx(
+        run.evaluate(tokens=512).loss, abs=0.02
+    )
+    with pytest.raises(skytrain.SkytrainError, match="out"):
+        run.export(folder)
 
 
 def test_a_plain_lightning_trainer_takes_the_same_steps(base: Composed, run: skytrain.Run) -> None:

@@ -304,6 +304,13 @@ class Run:
         """Return the continuation of a prompt."""
         return generate(prompt, self._source(step), self.composed, max_tokens=max_tokens, temperature=temperature)
 
+    def export(self, folder: str | Path, step: int | None = None) -> Path:
+        """Write the model and its tokenizer in Hugging Face's layout, in bf16, to a new folder; return the folder."""
+        from .pipelines.export import ExportRequest, export
+
+        export(self.composed.config, ExportRequest(self._source(step), Path(folder)))
+        return Path(folder)
+
     def _source(self, step: int | None) -> str:
         return self.name if step is None else f"{self.name}@{step}"
 

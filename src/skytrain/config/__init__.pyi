@@ -79,6 +79,7 @@ from .explanation import (
     set_by as set_by,
 )
 from .extras import naming_extras as naming_extras
+from .main_module import hidden_main as hidden_main
 from .mesh import (
     CHUNKS as CHUNKS,
     DEEPSPEED as DEEPSPEED,

@@ -13,10 +13,10 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPool
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from typing import Any, TypeVar
 
-from ..config import SkytrainError, child_environment, set_variables
+from ..config import SkytrainError, child_environment, hidden_main, set_variables
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -156,13 +156,28 @@ def rebuild_error(kind: type[SkytrainError], args: tuple[Any, ...], state: dict[
     return error
 
 
+class WorkerProcess(ForkServerProcess):
+    """A worker, which does not run the script of the process that starts it."""
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:  # noqa: N802 - by which multiprocessing starts a process
+        with hidden_main():
+            return ForkServerProcess._Popen(process_obj)
+
+
+class WorkerContext(ForkServerContext):
+    """The context of workers, for pools and single processes."""
+
+    Process = WorkerProcess
+
+
 def _context() -> ForkServerContext:
     """Return a fork server context, whose server has preloaded the modules that workers need.
 
     Forking this process would copy locks held by its threads (the store's, the tokenizer's), and each spawned
     process would take a second or two to import.
     """
-    context = multiprocessing.get_context("forkserver")
+    context = WorkerContext()
     context.set_forkserver_preload(PRELOAD)
     return context
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 
-from ..config import EXIT_CODES, INTERRUPTED, Config, ConfigError, SkytrainError, temporarily, visible_gpus
+from ..config import EXIT_CODES, INTERRUPTED, Config, ConfigError, SkytrainError, hidden_main, temporarily, visible_gpus
 from ..jobs import count_gpus, describe_exit, die_with_parent, handled_signals
 from .hosts import TuneSession
 
@@ -113,7 +113,7 @@ def _ending(code: int) -> str:
 def _start(task: SlotTask, config: Config, session: TuneSession | None, place: SlotPlace) -> BaseProcess:
     context = multiprocessing.get_context("spawn")  # a fork would inherit threads and an open device
     child = context.Process(target=_run, args=(task, config, session, place.number))
-    with temporarily(place.variables(config)):  # unpickling the task loads torch
+    with temporarily(place.variables(config)), hidden_main():  # unpickling the task loads torch
         child.start()
     return child
 
