@@ -67,7 +67,7 @@ def change(kind: str, axis: str, size: int, seed: int, steps: int) -> dict[str, 
     tokens, targets = torch.randint(0, VOCABULARY, (2, BATCH, LENGTH), generator=generator)
     groups = []
     for name, parameter in model.named_parameters():
-        scales = update_scales(model.config, name, parameter.ndim)
+        scales = update_scales(model.config, name, matrix=parameter.ndim > 1)
         groups.append({"params": [parameter], "lr": RATE * scales.lr, "eps": 1e-12 * scales.eps})
     optimizer = torch.optim.Adam(groups, betas=(0.9, 0.95))
     before = activations(model, tokens, targets)

@@ -6,6 +6,7 @@ python benchmarks/models/parity.py     prints the table, and writes it to docs/m
 from __future__ import annotations
 
 import dataclasses
+import math
 import platform
 import tempfile
 from collections.abc import Iterator
@@ -31,6 +32,24 @@ ROPES: dict[str, dict[str, Any]] = {
     "dynamic": {"kind": "dynamic", "factor": 2.0, "original_length": 48},
     "llama3": {"kind": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_length": 32},
     "yarn": {"kind": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "original_length": 24},
+    "gpt-oss": {
+        "kind": "yarn_custom",
+        "factor": 4.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "original_length": 24,
+        "magnitude": 1.3,
+        "truncate": False,
+    },
+    "deepseek": {
+        "kind": "yarn_custom",
+        "factor": 4.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "original_length": 24,
+        "magnitude": 1.0,
+        "truncate": True,
+    },
 }
 # One row a family, and one for each way to stretch rotary positions: its configuration file, and what is changed in it.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -52,6 +71,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Mixtral": ("mixtral-8x7b", {"heads": 6, "kv_heads": 2, "experts": {"count": 5, "width": 40}}),
     "Qwen 3 MoE": ("qwen3-30b-a3b", {"heads": 4, "kv_heads": 2, "head_size": 16, "mlp_width": 128, "experts": {"count": 6, "per_token": 3, "width": 24, "dense_layers": 1}}),
     "OLMoE": ("olmoe-1b-7b", {"heads": 6, "experts": {"count": 6, "per_token": 3, "width": 24}}),
+    "gpt-oss": ("gpt-oss-20b", {"layers": 4, "heads": 6, "kv_heads": 2, "head_size": 16, "window": 20, "experts": {"count": 6, "per_token": 3, "width": 24}, "rope_scaling": ROPES["gpt-oss"]}),
+    "DeepSeek-V3": ("deepseek-v3", {"heads": 6, "mlp_width": 128, "rope_scaling": ROPES["deepseek"], "attention_scale": 28**-0.5 * (1 + 0.1 * math.log(4)) ** 2, "latent": {"rank": 24, "query_rank": 32, "plain_size": 16, "rope_size": 12, "value_size": 20}, "experts": {"count": 8, "per_token": 3, "width": 24, "shared_width": 48, "dense_layers": 1, "groups": 4, "groups_per_token": 2}}),
+    "Moonlight (queries not compressed)": ("moonlight-16b-a3b", {"heads": 6, "mlp_width": 128, "latent": {"rank": 24, "plain_size": 16, "rope_size": 12, "value_size": 28}, "experts": {"count": 8, "per_token": 3, "width": 24, "shared_width": 24}}),
     "EXAONE 3.5": ("exaone-3.5-2.4b", {"heads": 6, "kv_heads": 2, "mlp_width": 128, "rope_scaling": ROPES["llama3"]}),
     "SOLAR / KULLM3": ("solar-10.7b", {"heads": 6, "kv_heads": 2, "mlp_width": 128}),
 }  # fmt: skip
@@ -71,8 +93,8 @@ class Parity:
 def small_config(case: str) -> DecoderConfig:
     choice, changes = CASES[case]
     values = {**model_file(choice), **SMALL, **changes}
-    if "experts" in changes:
-        values["experts"] = {**model_file(choice)["experts"], **changes["experts"]}
+    for group in {"experts", "latent"} & changes.keys():
+        values[group] = {**model_file(choice)[group], **changes[group]}
     config: DecoderConfig = build(DecoderConfig, values, key="model")
     return config
 
@@ -84,18 +106,27 @@ def twins(config: DecoderConfig, seed: int = 0) -> tuple[Decoder, Any]:
     theirs_config = AutoConfig.for_model(**hf_config(config))
     theirs = AutoModelForCausalLM.from_config(theirs_config, attn_implementation="eager", dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(seed)
-    for name, parameter in theirs.named_parameters():
+    weights = saved_weights(theirs)
+    for name, parameter in weights.items():
         gain = parameter.ndim == 1 and name.endswith("weight") and config.norm != "rmsnorm_plus_one"
         parameter.data.normal_(1.0 if gain else 0.0, SPREAD, generator=generator)
     ours = Decoder(config).eval()
-    files = in_files(theirs_config.model_type, dict(theirs.named_parameters()))
+    files = in_files(theirs_config.model_type, weights)
     ours.load_state_dict(state_from_hf(hf_form(config), files), strict=False)
     return ours, theirs
+
+
+def saved_weights(theirs: Any) -> dict[str, torch.Tensor]:
+    """Return parameters, and the biases that balance experts, which transformers holds as buffers."""
+    biases = {name: value for name, value in theirs.named_buffers() if name.endswith("e_score_correction_bias")}
+    return {**dict(theirs.named_parameters()), **biases}
 
 
 def in_files(family: str, named: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return parameters or gradients as files have them; transformers holds the experts of a layer in two tensors."""
     files: dict[str, torch.Tensor] = {}
+    if family == "gpt_oss":  # which keeps them so in files too
+        return {name: value.detach().clone() for name, value in named.items()}
     for name, value in named.items():
         whole = value.detach()
         if name.endswith("experts.gate_up_proj"):

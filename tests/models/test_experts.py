@@ -11,11 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
-from skytrain.config import ConfigError, DecoderConfig, ExpertsConfig, compose
-from skytrain.models import MixtureOfExperts, build_model
+from skytrain.config import ConfigError, DecoderConfig, ExpertsConfig, SkytrainError, compose
+from skytrain.models import MixtureOfExperts, build_model, hf_config
 from skytrain.models.experts import Routing, count_load
+from skytrain.models.hf_form import read_hf_config
 from skytrain.models.sizes import size_config
 from skytrain.planning import decoder_flops_per_token, decoder_size
+from skytrain.training.optimizers.groups import BaseSettings, hidden_matrices, parameter_groups
 
 PLAIN = ExpertsConfig(
     count=6,
@@ -167,6 +169,9 @@ def test_the_planner_counts_total_and_active_parameters(decoder_config, changes)
         ("mixtral-8x7b", 46_702_792_704, 12_879_925_248),
         ("qwen3-30b-a3b", 30_532_122_624, 3_353_032_704),
         ("olmoe-1b-7b", 6_919_161_856, 1_282_017_280),
+        ("deepseek-v3", 671_026_419_200, 37_552_297_472),  # 671B and 37B
+        ("gpt-oss-20b", 20_914_757_184, 4_187_440_704),  # 20.9B, and 3.6B without the embedding
+        ("moonlight-16b-a3b", 15_960_110_208, 2_914_776_192),  # 16B and 3B
     ],
 )
 def test_published_models_have_their_published_sizes(name, total, active):
@@ -194,6 +199,61 @@ def test_published_models_have_their_published_sizes(name, total, active):
 def test_what_does_not_fit_is_refused_at_composition_with_what_would(settings, message):
     with pytest.raises(ConfigError, match=message):
         compose(["model=mixtral-tiny", "trainer.precision=bf16-mixed", *settings])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["model.kv_heads=2"], r"model.kv_heads: 2 does not go with latent attention.*\n.*try model.kv_heads=null"),
+        (["model.bias=all"], r"model.bias: all does not go with latent attention.*\n.*try model.bias=none"),
+        (["model.qk_norm=true"], r"model.qk_norm: True does not go with latent attention.*\n.*=false"),
+        (["model.latent.rope_size=7"], r"model.latent.rope_size: 7 is odd"),
+        (["model.latent.value_size=64"], r"model.latent.value_size: 64 is more than the 48 of a key.*\n.*=48"),
+        (
+            ["trainer.fused=on", "trainer.precision=bf16-mixed"],
+            r"trainer.fused: 'on': the fused path does not serve experts",
+        ),
+    ],
+)
+def test_settings_that_latent_attention_has_not_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        compose(["model=deepseek-tiny", *settings])
+
+
+def test_sinks_are_refused_where_ranks_share_sequences():
+    with pytest.raises(ConfigError, match=r"parallel.context: .*does not compute sinks.*\n.*parallel=ep-fsdp"):
+        compose(["model=gpt-oss-tiny", "parallel=cp", "parallel.context_method=ulysses"])
+
+
+def test_a_sink_takes_attention_from_all_tokens(decoder_config):
+    model = build_model(decoder_config("gpt-oss-tiny", kv_heads=2, head_size=16), seed=1).eval()
+    tokens = torch.randint(0, 101, (1, 12))
+    with torch.no_grad():
+        before = model(tokens)
+        for block in model.blocks.values():
+            block.attention.sinks.bias.fill_(-1e9)
+        without = model(tokens)
+        for block in model.blocks.values():
+            block.attention.sinks.bias.fill_(1e9)
+        nothing = [block.attention(torch.randn(1, 12, 48), None, None) for block in model.blocks.values()]
+    assert (before - without)[..., :101].abs().max() > 1e-5
+    bias = [block.attention.out.bias.expand(1, 12, 48) for block in model.blocks.values()]
+    torch.testing.assert_close(nothing, bias, atol=1e-6, rtol=0)
+
+
+def test_expert_biases_are_vectors_to_optimizers(decoder_config):
+    model = build_model(decoder_config("gpt-oss-tiny", kv_heads=2, head_size=16), seed=1)
+    assert not [name for name in hidden_matrices(model) if name.endswith("bias")]
+    groups = parameter_groups(model, BaseSettings(lr=1e-3, weight_decay=0.1))
+    decayed = {id(parameter) for group in groups if group["weight_decay"] for parameter in group["params"]}
+    experts = model.blocks["0"].mixture.experts
+    assert id(experts.up.weight) in decayed and id(experts.up.bias) not in decayed
+
+
+def test_quantized_weights_are_refused_with_what_to_do(decoder_config):
+    data = {**hf_config(size_config("gpt-oss-20b")), "quantization_config": {"quant_method": "mxfp4"}}
+    with pytest.raises(SkytrainError, match=r"quantized by mxfp4.*bfloat16"):
+        read_hf_config(data, name="gpt-oss-20b", pad_vocab_to=1)
 
 
 def test_expert_parallelism_needs_experts():

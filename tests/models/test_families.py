@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from benchmarks.models.parity import CASES, SMALL, measure, small_config
+from benchmarks.models.parity import CASES, SMALL, measure, saved_weights, small_config
 
 from skytrain.config import ConfigError, DecoderConfig, SkytrainError, compose
 from skytrain.evaluation import Sampling, WholeModel
@@ -51,6 +51,10 @@ PUBLISHED = {
     "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-235b-a22b": 235_093_634_560,
     "olmoe-1b-7b": 6_919_161_856,
+    "gpt-oss-20b": 20_914_757_184,
+    "gpt-oss-120b": 116_829_156_672,
+    "deepseek-v3": 671_026_419_200,
+    "moonlight-16b-a3b": 15_960_110_208,
 }
 
 
@@ -73,14 +77,26 @@ def test_a_published_size_has_hugging_faces_parameters(name):
         ours = Decoder(config)
         theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(**hf_config(config)))
     padding = (config.padded_vocab - config.vocab_size) * config.width * (1 if config.tied_head else 2)
-    count = sum(parameter.numel() for parameter in theirs.parameters())
+    count = sum(value.numel() for value in saved_weights(theirs).values())
     assert sum(parameter.numel() for parameter in ours.parameters()) - padding == count
     assert decoder_size(config).parameters == count
     assert PUBLISHED.get(name, count) == count
 
 
 @pytest.mark.parametrize(
-    "case", ["Mistral (window)", "Gemma 2", "Llama, dynamic RoPE", "Qwen 3", "OLMo 2", "Mixtral", "Gemma 3", "SmolLM3"]
+    "case",
+    [
+        "Mistral (window)",
+        "Gemma 2",
+        "Llama, dynamic RoPE",
+        "Qwen 3",
+        "OLMo 2",
+        "Mixtral",
+        "Gemma 3",
+        "SmolLM3",
+        "gpt-oss",
+        "DeepSeek-V3",
+    ],
 )
 def test_the_cache_changes_no_token_of_a_family_past_the_window_too(case):
     model = build_model(dataclasses.replace(small_config(case), max_length=64), seed=3)

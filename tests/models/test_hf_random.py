@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.models.parity import in_files
+from benchmarks.models.parity import in_files, saved_weights
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from skytrain.config import ConfigError
 from skytrain.models import Decoder, build_model, load_hf_folder, save_hf_folder
-from skytrain.models.families import FAMILIES
+from skytrain.models.families import FAMILIES, gpt_oss
 from skytrain.models.families._rotary import ROPE_THETA
 from skytrain.models.hf_form import hf_form, read_hf_config
 from skytrain.models.hf_weights import state_from_hf, state_to_hf
@@ -28,12 +28,13 @@ LENGTH = 40
 KEPT = {"model_type", "vocab_size", "hidden_size", "n_embd", "n_layer", "n_head", "n_positions"} | {
     "num_hidden_layers",
     "num_attention_heads",
-    *("num_experts", "num_local_experts", "num_experts_per_tok"),
+    *("num_experts", "num_local_experts", "num_experts_per_tok", "n_routed_experts", "n_group", "topk_group"),
+    *("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "first_k_dense_replace"),
 }
 # Of the configuration classes: what decides neither shapes nor arithmetic here, or is read with the rotary positions.
 WITHOUT_EFFECT = {
     *("initializer_range", "use_cache", "pad_token_id", "bos_token_id", "eos_token_id", "rope_parameters"),
-    *("output_router_logits", "rope_theta"),
+    *("output_router_logits", "rope_theta", "num_mtp_layers"),
     *("attention_dropout", "embd_pdrop", "attn_pdrop", "pretraining_tp", "reorder_and_upcast_attn"),
     *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout"),
 }
@@ -98,18 +99,38 @@ def random_json(family: str, seed: int) -> dict[str, Any]:
             "moe_intermediate_size": rng.choice([24, 40]),
             "norm_topk_prob": rng.random() < 0.5,
             "mlp_only_layers": rng.choice([[], [0], [0, 1]]),
+            "swiglu_limit": rng.choice([0.4, 7.0]),
+            "swiglu_alpha": rng.choice([1.0, 1.702, 3.0]),
+            "n_routed_experts": 8,
+            "n_shared_experts": rng.choice([1, 2]),
+            "n_group": rng.choice([1, 2, 4]),
+            "topk_group": 1,
+            "first_k_dense_replace": rng.choice([0, 1, 2]),
+            "routed_scaling_factor": rng.choice([1.0, 2.5]),
+            "kv_lora_rank": rng.choice([8, 40]),
+            "q_lora_rank": rng.choice([None, 24]),
+            "qk_nope_head_dim": rng.choice([8, 24]),
+            "qk_rope_head_dim": rng.choice([4, 16]),
+            "v_head_dim": rng.choice([4, 12]),
+            "rope_interleave": rng.random() < 0.5,
         }
         full = {key: value for key, value in full.items() if key in FAMILIES[family].defaults}
     if family == "gemma3_text":
         kinds = rng.choice([("sliding", "sliding", "full"), ("sliding", "full", "sliding"), ("sliding",) * 3])
         full |= {"attn_logit_softcapping": None, "layer_types": [f"{kind}_attention" for kind in kinds]}
+    if family == "gpt_oss":
+        kinds = rng.choice([("sliding", "full", "sliding"), ("full",) * 3, ("sliding",) * 3])
+        full |= {"layer_types": [f"{kind}_attention" for kind in kinds], "attention_bias": True}
+    if family == "deepseek_v3":
+        full |= {"num_key_value_heads": full["num_attention_heads"], "topk_group": rng.choice([1, full["n_group"]])}
+        full |= {"num_experts_per_tok": rng.choice([1, 2])}
     if family == "smollm3":
         full |= {"use_sliding_window": False}
     full |= {"tie_word_embeddings": rng.random() < 0.5}
     # Where the default number of key-value heads does not divide the heads, the file must say one.
     unfit = full.get("num_attention_heads", 1) % (FAMILIES[family].defaults.get("num_key_value_heads") or 1)
     kept = KEPT | ({"num_key_value_heads"} if unfit else set())
-    if FAMILIES[family].defaults.keys() & {"num_experts", "num_local_experts"}:
+    if FAMILIES[family].defaults.keys() & {"num_experts", "num_local_experts", "n_routed_experts"}:
         # transformers' Mixtral does not compute dynamic positions without a head size.
         kept |= {"intermediate_size", "moe_intermediate_size", "head_dim"}
     left = {key: value for key, value in full.items() if key in kept or rng.random() < 0.6}
@@ -123,6 +144,11 @@ def random_json(family: str, seed: int) -> dict[str, Any]:
         rope = {"max_position_embeddings": 64, "rope_theta": rng.choice([100.0, 5000.0]), **local, **scaling}
     else:
         rope = random_rope(rng)
+        own = rope.get("rope_parameters") or rope.get("rope_scaling") or {}
+        if "yarn" in (own.get("rope_type"), own.get("type")):
+            own |= rng.choice(
+                [{}, {"truncate": False}, {"attention_factor": 1.2}, {"mscale": 0.7, "mscale_all_dim": 0.5}]
+            )
     return {"model_type": family, "vocab_size": 97, "pad_token_id": None, **left, **rope}
 
 
@@ -133,10 +159,11 @@ def folder_of(data: dict[str, Any], folder: Path) -> Any:
         AutoConfig.from_pretrained(folder), attn_implementation="eager", dtype=torch.float32
     ).eval()
     generator = torch.Generator().manual_seed(0)
-    for name, parameter in theirs.named_parameters():
+    weights = saved_weights(theirs)
+    for name, parameter in weights.items():
         gain = parameter.ndim == 1 and name.endswith("weight") and not data["model_type"].startswith("gemma")
         parameter.data.normal_(1.0 if gain else 0.0, 0.15, generator=generator)
-    save_file(in_files(data["model_type"], dict(theirs.named_parameters())), folder / "model.safetensors")
+    save_file(in_files(data["model_type"], weights), folder / "model.safetensors")
     return theirs
 
 
@@ -191,6 +218,8 @@ def test_the_defaults_are_those_of_transformers(family):
     rope = getattr(config(), "rope_parameters", None)
     plain = {"rope_type": "default", "rope_theta": FAMILIES[family].defaults.get("rope_theta", ROPE_THETA)}
     rope = (rope or {}).get("full_attention", rope)  # where layers with a window have others
+    if family == "gpt_oss":
+        plain |= gpt_oss.ROPE
     assert rope is None or rope in (plain, {**plain, "partial_rotary_factor": 1.0})
 
 

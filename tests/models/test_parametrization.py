@@ -52,7 +52,9 @@ def test_at_the_base_the_parametrizations_are_the_standard_one_but_for_residual_
     base = decoder_config(width=64, heads=1)
     same = dataclasses.replace(base, parametrization="completep", base_width=64, base_layers=2)
     assert multipliers(same) == multipliers(base)
-    assert update_scales(same, "blocks.0.mlp.up.weight", 2) == update_scales(base, "blocks.0.mlp.up.weight", 2)
+    assert update_scales(same, "blocks.0.mlp.up.weight", matrix=True) == update_scales(
+        base, "blocks.0.mlp.up.weight", matrix=True
+    )
     ours, standard = build_model(same, seed=1), build_model(base, seed=1)
     assert torch.equal(ours.blocks["0"].mlp.up.weight, standard.blocks["0"].mlp.up.weight)
     torch.testing.assert_close(ours.blocks["0"].mlp.down.weight, standard.blocks["0"].mlp.down.weight * 2)
@@ -60,14 +62,14 @@ def test_at_the_base_the_parametrizations_are_the_standard_one_but_for_residual_
 
 def test_the_rules_are_those_of_the_papers(decoder_config):
     config = decoder_config(width=64, layers=8, heads=2, parametrization="completep", base_width=16, base_layers=2)
-    hidden = update_scales(config, "blocks.3.attention.qkv.weight", 2)
+    hidden = update_scales(config, "blocks.3.attention.qkv.weight", matrix=True)
     assert (hidden.lr, hidden.weight_decay, hidden.eps) == (1 / 4, 4, 1 / 16)
     for name, dimensions in (
         ("blocks.3.attention.qkv.bias", 1),
         ("embedding.tokens.weight", 2),
         ("head.norm.weight", 1),
     ):
-        other = update_scales(config, name, dimensions)
+        other = update_scales(config, name, matrix=dimensions > 1)
         assert (other.lr, other.weight_decay, other.eps) == (1, 1, 1 / 16)
     factors = multipliers(config)
     assert (factors.residual, factors.logits, factors.attention_scale) == (1 / 4, 1 / 4, pytest.approx(8 / 32))

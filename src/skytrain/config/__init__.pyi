@@ -122,6 +122,7 @@ from .schema import (
     ExpertsConfig as ExpertsConfig,
     HFModelConfig as HFModelConfig,
     HFTokenizerConfig as HFTokenizerConfig,
+    LatentConfig as LatentConfig,
     Llama3Rope as Llama3Rope,
     LoaderConfig as LoaderConfig,
     LRScheduleConfig as LRScheduleConfig,
@@ -143,9 +144,11 @@ from .schema import (
     TokenizerConfig as TokenizerConfig,
     TrainerConfig as TrainerConfig,
     WSDScheduleConfig as WSDScheduleConfig,
+    YarnCustomRope as YarnCustomRope,
     YarnRope as YarnRope,
     flatten as flatten,
     has_layers as has_layers,
+    scaled_parts as scaled_parts,
     select as select,
 )
 from .secrets import (

@@ -9,7 +9,7 @@ from .batches import batch_sizes
 from .capabilities import COMBINATION_RULES, Setup, check_setup
 from .errors import ConfigError
 from .mesh import assumed_mesh, check_degrees
-from .schema import Config, DecoderConfig, ExpertsConfig, has_layers
+from .schema import Config, DecoderConfig, ExpertsConfig, LatentConfig, has_layers
 
 
 class Fail(Protocol):
@@ -109,7 +109,7 @@ def check_decoder(model: DecoderConfig, origins: Mapping[str, str] | None = None
     def fail(key: str, problem: str, hint: str | None = None) -> ConfigError:
         return ConfigError(key, problem, origin=(origins or {}).get(key), hint=hint)
 
-    if model.head_size is None and model.width % model.heads:
+    if model.latent is None and model.head_size is None and model.width % model.heads:
         near = _nearest_divisor(model.width, model.heads)
         raise fail(
             "model.heads", f"{model.heads} heads do not divide the width {model.width}", f"try model.heads={near}"
@@ -123,6 +123,12 @@ def check_decoder(model: DecoderConfig, origins: Mapping[str, str] | None = None
         )
     if model.experts is not None:
         _check_experts(model, model.experts, fail)
+    if model.latent is not None:
+        _check_latent(model, model.latent, fail)
+    if model.activation != "silu" and model.activation_gain != 1.0:
+        raise fail("model.activation_gain", f"{model.activation_gain} is only used with model.activation=silu")
+    if model.activation_clamp is not None and not model.gated_mlp:
+        raise fail("model.activation_clamp", f"{model.activation_clamp} is only used with model.gated_mlp=true")
     if not model.pre_norms and not model.post_norms:
         raise fail("model.post_norms", "must be true with model.pre_norms=false: a block needs norms")
     needs = {"standard": (), "mup": ("base_width",), "completep": ("base_width", "base_layers")}[model.parametrization]
@@ -136,9 +142,30 @@ def check_decoder(model: DecoderConfig, origins: Mapping[str, str] | None = None
             )
     if model.positions == "rope" and model.rope_theta is None:
         raise fail("model.rope_theta", "must be given with model.positions=rope", "Llama 2 uses 10000")
-    if model.positions == "rope" and (model.head_size or model.width // model.heads) % 2:
+    if model.positions == "rope" and model.rotary_width % 2:
+        key = "model.head_size" if model.latent is None else "model.latent.rope_size"
+        raise fail(key, f"{model.rotary_width} is odd; rotary positions turn pairs")
+
+
+def _check_latent(model: DecoderConfig, latent: LatentConfig, fail: Fail) -> None:
+    unknown = {
+        "model.kv_heads": model.groups != model.heads,
+        "model.head_size": model.head_size is not None,
+        "model.qk_norm": model.qk_norm,
+        "model.bias": model.bias != "none",
+        "model.sinks": model.sinks,
+        "model.positions": model.positions != "rope",
+    }
+    key = next((key for key, there in unknown.items() if there), None)
+    if key is not None:
+        value = getattr(model, key.removeprefix("model."))
+        instead = {"model.kv_heads": "null", "model.head_size": "null", "model.bias": "none", "model.positions": "rope"}
+        raise fail(key, f"{value} does not go with latent attention", f"try {key}={instead.get(key, 'false')}")
+    if latent.value_size > model.head_width:
         raise fail(
-            "model.head_size", f"{model.head_size or model.width // model.heads} is odd; rotary positions turn pairs"
+            "model.latent.value_size",
+            f"{latent.value_size} is more than the {model.head_width} of a key (plain_size + rope_size)",
+            f"try model.latent.value_size={model.head_width}",
         )
 
 
@@ -177,9 +204,8 @@ def _check_experts(model: DecoderConfig, experts: ExpertsConfig, fail: Fail) -> 
         )
     if experts.bias_rate and not experts.bias:
         raise fail("model.experts.bias_rate", "is only used with model.experts.bias=true")
-    if not model.gated_mlp or model.bias == "all":
-        key = "model.bias" if model.gated_mlp else "model.gated_mlp"
-        raise fail(key, "experts are gated MLPs without biases", "try model=mixtral-tiny or model.experts=null")
+    if not model.gated_mlp:
+        raise fail("model.gated_mlp", "experts are gated MLPs", "try model=mixtral-tiny or model.experts=null")
 
 
 def _nearest_divisor(whole: int, wanted: int) -> int:

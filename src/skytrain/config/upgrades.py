@@ -41,6 +41,10 @@ BEFORE: Mapping[type, Mapping[str, Any]] = {
         "full_every": None,
         "window_theta": None,
         "rope_except": None,
+        "latent": None,
+        "sinks": False,
+        "activation_clamp": None,
+        "activation_gain": 1.0,
     },
     ParallelConfig: {"expert": 1},
     TrainerConfig: {

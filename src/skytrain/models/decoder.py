@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..config import DecoderConfig, SkytrainError
 from ..planning import decoder_flops_per_token, decoder_size
-from .attention import Attention, KVCache
+from .attention import KVCache, make_attention
 from .branches import Branches, branching_documents
 from .documents import Documents, document_positions, make_documents
 from .experts import MixtureOfExperts
@@ -46,6 +46,18 @@ TENSOR_PLAN: TensorPlan = {
     "blocks.*.mlp_post_norm": "sequence",
     "head.norm": "sequence",
     "head.projection": "logits",
+    "blocks.*.attention.sinks": "by heads",
+}
+# With latent attention each rank compresses its part of the sequence, and the short vectors are gathered.
+LATENT_PLAN: TensorPlan = {
+    **{name: word for name, word in TENSOR_PLAN.items() if name != "blocks.*.attention"},
+    "blocks.*.attention.q_down": "replicated",
+    "blocks.*.attention.q_norm": "replicated",
+    "blocks.*.attention.q_up": "columns of parts",
+    "blocks.*.attention.kv_down": "replicated",
+    "blocks.*.attention.kv_norm": "replicated",
+    "blocks.*.attention.shared_key": "whole",
+    "blocks.*.attention.kv_up": "columns of parts",
 }
 
 
@@ -86,7 +98,7 @@ class Block(nn.Module):
         if experts is not None:
             self.has_auxiliary_loss = bool(experts.balance_loss or experts.z_loss)
         self.attention_norm = make_norm(config, config.width) if config.pre_norms else None
-        self.attention = Attention(config, layer)
+        self.attention = make_attention(config, layer)
         self.mlp_norm = make_norm(config, config.width) if config.pre_norms else None
         self.mlp = MLP(config, config.hidden_width) if experts is None else None
         self.mixture = MixtureOfExperts(config, experts) if experts is not None else None
@@ -155,6 +167,8 @@ class Decoder(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
+        if config.latent is not None:
+            self.tensor_plan = LATENT_PLAN
         self.embedding = Embedding(config)
         self.blocks = nn.ModuleDict({str(layer): Block(config, layer) for layer in range(config.layers)})
         self.head = Head(config)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..config import DecoderConfig, ExpertsConfig
 from .loss import WithAuxiliary, join_auxiliary
-from .mlp import MLP, activate
+from .mlp import MLP, Activation
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,15 @@ class Router(nn.Module):
         super().__init__()
         self.settings = settings
         self.weight = nn.Parameter(torch.empty(settings.count, config.width))
+        self.bias = nn.Parameter(torch.empty(settings.count)) if config.bias == "all" else None
         # Not trained by gradients: balance_routers moves it after each step.
         self.load_bias = nn.Parameter(torch.empty(settings.count), requires_grad=False) if settings.bias else None
         self.load_e: Tensor | None = None
 
     def forward(self, x_btd: Tensor) -> Routing:
         with torch.autocast(x_btd.device.type, enabled=False):
-            logits_bte = F.linear(x_btd.float(), self.weight.float())
+            bias = None if self.bias is None else self.bias.float()
+            logits_bte = F.linear(x_btd.float(), self.weight.float(), bias)
         softmax = self.settings.scores == "softmax"
         scores_bte = logits_bte.softmax(-1) if softmax else logits_bte.sigmoid()
         experts_btk = self.choose(scores_bte.detach())
@@ -110,17 +112,20 @@ def count_load(experts_bn: Tensor, experts: int) -> Tensor:
 class ExpertLinear(nn.Module):
     """A linear layer for each expert, as one tensor."""
 
-    def __init__(self, experts: int, inputs: int, outputs: int) -> None:
+    def __init__(self, experts: int, inputs: int, outputs: int, bias: bool) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(experts, outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(experts, outputs)) if bias else None
 
-    def forward(self, rows_nd: Tensor, ends_e: Tensor) -> Tensor:
+    def forward(self, rows_nd: Tensor, load_e: Tensor) -> Tensor:
+        """Return each row times the matrix of its expert, plus its bias; the first `load_e[0]` rows are the first expert's."""
         weight: Tensor = self.weight
         kind = rows_nd.device.type
         if torch.is_autocast_enabled(kind):  # which does not know grouped products
             dtype = torch.get_autocast_dtype(kind)
             rows_nd, weight = rows_nd.to(dtype), weight.to(dtype)
-        return F.grouped_mm(rows_nd, weight.mT, offs=ends_e)
+        found = F.grouped_mm(rows_nd, weight.mT, offs=load_e.cumsum(0).to(torch.int32))
+        return found if self.bias is None else AddExpertBias.apply(found, self.bias, load_e)
 
 
 class Experts(nn.Module):
@@ -128,15 +133,23 @@ class Experts(nn.Module):
 
     def __init__(self, config: DecoderConfig, settings: ExpertsConfig) -> None:
         super().__init__()
-        self.activation = config.activation
-        self.gate = ExpertLinear(settings.count, config.width, settings.width)
-        self.up = ExpertLinear(settings.count, config.width, settings.width)
-        self.down = ExpertLinear(settings.count, settings.width, config.width)
+        self.activation = Activation(config)
+        bias = config.bias == "all"
+        self.gate = ExpertLinear(settings.count, config.width, settings.width, bias)
+        self.up = ExpertLinear(settings.count, config.width, settings.width, bias)
+        self.down = ExpertLinear(settings.count, settings.width, config.width, bias)
+        self.served: Tensor | None = None  # rows since `take_served`, in training
 
     def forward(self, rows_nd: Tensor, load_e: Tensor) -> Tensor:
-        ends_e = load_e.cumsum(0).to(torch.int32)
-        hidden = activate(self.activation, self.gate(rows_nd, ends_e)) * self.up(rows_nd, ends_e)
-        return self.down(hidden, ends_e)
+        if self.training:
+            self.served = load_e.sum() if self.served is None else self.served + load_e.sum()
+        hidden = self.activation.gated(self.gate(rows_nd, load_e), self.up(rows_nd, load_e))
+        return self.down(hidden, load_e)
+
+    def take_served(self) -> Tensor | None:
+        """Return how many rows the experts of this rank computed since the last call; None if there were none."""
+        served, self.served = self.served, None
+        return served
 
 
 class MixtureOfExperts(nn.Module):
@@ -170,6 +183,23 @@ class MixtureOfExperts(nn.Module):
         """Return each row's output of its expert. Expert parallelism replaces this, as its experts are on other ranks."""
         out: Tensor = self.experts(rows_rd, load_e)
         return out
+
+
+class AddExpertBias(torch.autograd.Function):
+    """Rows plus the bias of their expert. Its gradient adds up each expert's rows in their order."""
+
+    @staticmethod
+    def forward(ctx: Any, rows_rd: Tensor, bias_ed: Tensor, load_e: Tensor) -> Tensor:
+        ctx.save_for_backward(load_e)
+        ctx.dtype = bias_ed.dtype
+        return rows_rd + bias_ed.to(rows_rd.dtype).repeat_interleave(load_e, dim=0, output_size=rows_rd.size(0))
+
+    @staticmethod
+    def backward(ctx: Any, grad_rd: Tensor) -> tuple[Tensor, Tensor, None]:
+        (load_e,) = ctx.saved_tensors
+        # `unsafe` leaves out a check of the lengths, for which a GPU's host would have to wait.
+        grad_ed = torch.segment_reduce(grad_rd.float(), "sum", lengths=load_e, axis=0, unsafe=True)
+        return grad_rd, grad_ed.to(ctx.dtype), None
 
 
 class RowsByExpert(torch.autograd.Function):

@@ -23,10 +23,20 @@ def read_hf_config(
     `max_length` overrides the maximum sequence length; with learned positions a different length raises.
     """
     family = _family_of(data, name)
+    if data.get("quantization_config"):
+        method = data["quantization_config"].get("quant_method", "an unknown method")
+        raise UnsupportedArchitecture(
+            f"{name}: its weights are quantized by {method}, and the built-in decoder reads float32, float16 and bfloat16;"
+            " save a copy in bfloat16 (transformers: from_pretrained(..., dtype='bfloat16'), dequantize, save_pretrained)"
+        )
     data = family.with_defaults(data)
+    shared = model_file(f"_{family.name}")
+    found = family.read(data)
+    if found.get("experts"):  # config.json does not say how they are balanced
+        found["experts"] = {**shared["experts"], **found["experts"]}
     values = {
-        **model_file(f"_{family.name}"),
-        **family.read(data),
+        **shared,
+        **found,
         "vocab_size": need(data, "vocab_size"),
         "tied_head": data["tie_word_embeddings"],
         "name": name,

@@ -50,7 +50,7 @@ def to_hf(config: DecoderConfig, pair: WeightPair, values: Sequence[Tensor]) -> 
     if ".attention.qkv." in pair.ours[0]:
         parts = list(split_groups(config, parts[0]))
     if EXPERTS in pair.ours[0]:
-        parts = list(parts[0].unbind())
+        parts = [_packed(pair, parts)] if FAMILIES[config.family].packed_experts else list(parts[0].unbind())
     if len(parts) > len(pair.theirs):
         parts = [torch.cat(parts)]
     if _is_conv1d(config, pair):
@@ -66,10 +66,25 @@ def from_hf(config: DecoderConfig, pair: WeightPair, tensors: Sequence[Tensor]) 
         q, k, v = parts[0].split(sizes) if len(parts) == 1 else parts
         parts = [join_groups(config, q, k, v)]
     elif EXPERTS in pair.ours[0]:
-        parts = [torch.stack(parts)]
+        packed = FAMILIES[config.family].packed_experts
+        parts = _unpacked(pair, parts[0]) if packed else [torch.stack(parts)]
     elif len(parts) < len(pair.ours):
         parts = [part.clone() for part in parts[0].chunk(len(pair.ours))]  # each with its own storage
     return {name: _with_padding(config, name, part) for name, part in zip(pair.ours, parts, strict=True)}
+
+
+def _packed(pair: WeightPair, parts: Sequence[Tensor]) -> Tensor:
+    """Return the experts of a layer as one tensor: (experts, in, out) or (experts, out), gate and up in turn."""
+    joined = parts[0] if len(parts) == 1 else torch.stack(tuple(parts), dim=2).flatten(1, 2)
+    return joined.mT if pair.ours[0].endswith(".weight") else joined
+
+
+def _unpacked(pair: WeightPair, value: Tensor) -> list[Tensor]:
+    """Return the parameters of a layer's experts from one tensor: the inverse of `_packed`."""
+    joined = value.mT if pair.ours[0].endswith(".weight") else value
+    if len(pair.ours) == 1:
+        return [joined]
+    return [part.contiguous() for part in joined.unflatten(1, (-1, len(pair.ours))).unbind(2)]
 
 
 def state_to_hf(config: DecoderConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -109,7 +124,15 @@ def match_weights(config: DecoderConfig, found: Mapping[str, tuple[int, ...]]) -
         pairs.append(WeightPair(pair.ours, tuple(pieces)))
         shapes.update(pieces)
     ignored = {"lm_head.weight"} if config.tied_head else set()
-    left_over = [name for name in found if name not in shapes and name not in ignored and not COMPUTED.search(name)]
+    extra = f".layers.{config.layers}." if FAMILIES[config.family].extra_layer else None
+    left_over = [
+        name
+        for name in found
+        if name not in shapes
+        and name not in ignored
+        and not COMPUTED.search(name)
+        and not (extra and extra in f".{name}")
+    ]
     problems = [
         *(f"{name} is missing" for name in shapes if name not in found),
         *(f"{name} has no place in the model" for name in left_over),
@@ -130,10 +153,13 @@ def _pair_of(config: DecoderConfig, name: str) -> WeightPair:
     ours, theirs = _module_pairs(config.family)[re.sub(r"^blocks\.\d+\.", "blocks.{}.", module)]
     number = layer[1] if layer else ""
     if EXPERTS in module and config.experts is not None:
-        theirs = tuple(theirs[0].replace("{expert}", str(expert)) for expert in range(config.experts.count))
+        each_alone = not FAMILIES[config.family].packed_experts
+        count = config.experts.count if each_alone else 1
+        theirs = tuple(theirs[0].replace("{expert}", str(expert)) for expert in range(count))
+    spell = FAMILIES[config.family].spell
     return WeightPair(
         tuple(f"{each.format(number)}.{leaf}" for each in ours),
-        tuple(f"{each.format(number)}.{leaf}" for each in theirs),
+        tuple(spell(f"{each.format(number)}.{leaf}", config) for each in theirs),
     )
 
 

@@ -25,7 +25,7 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x.float(), self.weight.shape, 1.0 + self.weight.float(), self.eps).type_as(x)
 
 
-def make_norm(config: DecoderConfig, size: int) -> nn.Module:
+def make_norm(config: DecoderConfig, size: int, *, eps: float | None = None) -> nn.Module:
     if config.norm == "layernorm":
-        return nn.LayerNorm(size, eps=config.norm_eps)
-    return RMSNorm(size, config.norm_eps, plus_one=config.norm == "rmsnorm_plus_one")
+        return nn.LayerNorm(size, eps=eps or config.norm_eps)
+    return RMSNorm(size, eps or config.norm_eps, plus_one=config.norm == "rmsnorm_plus_one")

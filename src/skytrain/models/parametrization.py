@@ -72,11 +72,11 @@ def initial_std(config: DecoderConfig, name: str) -> float:
     return STD / width_ratio(config) ** 0.5 if name.startswith("blocks.") else STD
 
 
-def update_scales(config: DecoderConfig, name: str, dimensions: int) -> UpdateScales:
-    """Return the optimizer multipliers for the parameter `name` with this number of dimensions."""
+def update_scales(config: DecoderConfig, name: str, *, matrix: bool) -> UpdateScales:
+    """Return the optimizer multipliers for the parameter `name`, a matrix or a vector."""
     m = width_ratio(config)
     eps = 1.0 / (m * depth_ratio(config))
-    return UpdateScales(1.0 / m, m, eps) if name.startswith("blocks.") and dimensions > 1 else UpdateScales(eps=eps)
+    return UpdateScales(1.0 / m, m, eps) if name.startswith("blocks.") and matrix else UpdateScales(eps=eps)
 
 
 def folded_config(config: DecoderConfig) -> DecoderConfig:
@@ -97,6 +97,8 @@ def folded(config: DecoderConfig, name: str, value: Tensor) -> Tensor:
         return _scaled(config, name, value, factors.residual)
     if ".attention.q_norm." in name:
         return _scaled(config, name, value, attention)
+    if ".attention.q_up." in name:
+        return value * attention
     if ".attention.qkv." in name and not config.qk_norm:
         each = config.heads // config.groups
         grouped = value.clone().view(config.groups, each + 2, config.head_width, *value.shape[1:])

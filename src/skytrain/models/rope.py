@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..config import DecoderConfig, DynamicRope, Llama3Rope, YarnRope
+from ..config import DecoderConfig, DynamicRope, Llama3Rope, YarnCustomRope, YarnRope
 from .yarn import yarn_magnitude
 
 Rotation = tuple[Tensor, Tensor]  # cos and sin, each (T, head size)
@@ -59,6 +59,11 @@ def rotate(x_bhtq: Tensor, by: Rotation) -> Tensor:
     return (x_bhtq.float() * cos + turned * sin).type_as(x_bhtq)
 
 
+def halves_of_pairs(x_bhtq: Tensor) -> Tensor:
+    """Put the first numbers of neighbouring pairs before all second ones, as `rotate` takes them."""
+    return torch.cat((x_bhtq[..., 0::2], x_bhtq[..., 1::2]), dim=-1)
+
+
 def stable_length(config: DecoderConfig) -> int:
     """Return the length up to which angles do not depend on the length of the sequence, so that cached keys stay valid."""
     scaling = config.rope_scaling
@@ -68,7 +73,7 @@ def stable_length(config: DecoderConfig) -> int:
 def _frequencies(config: DecoderConfig, length: int, device: torch.device) -> tuple[Tensor, float]:
     """Return the radians per position of each pair, and a factor on cos and sin."""
     assert config.rope_theta is not None
-    size = config.head_width
+    size = config.rotary_width
     theta = config.rope_theta
     scaling = config.rope_scaling
     if isinstance(scaling, DynamicRope) and length > scaling.original_length:
@@ -81,6 +86,8 @@ def _frequencies(config: DecoderConfig, length: int, device: torch.device) -> tu
         return _llama3(plain, scaling), 1.0
     if isinstance(scaling, YarnRope):
         return _yarn(plain, scaling, theta, size), yarn_magnitude(scaling.factor)
+    if isinstance(scaling, YarnCustomRope):
+        return _yarn(plain, scaling, theta, size, truncate=scaling.truncate), scaling.magnitude
     return plain / scaling.factor, 1.0
 
 
@@ -91,7 +98,9 @@ def _llama3(plain: Tensor, scaling: Llama3Rope) -> Tensor:
     return (1 - keep) * plain / scaling.factor + keep * plain
 
 
-def _yarn(plain: Tensor, scaling: YarnRope, theta: float, size: int) -> Tensor:
+def _yarn(
+    plain: Tensor, scaling: YarnRope | YarnCustomRope, theta: float, size: int, *, truncate: bool = True
+) -> Tensor:
     """Blend kept and extended frequencies by a ramp over the pair's index.
 
     It runs between the pairs that turn beta_fast and beta_slow times over the original context.
@@ -100,8 +109,10 @@ def _yarn(plain: Tensor, scaling: YarnRope, theta: float, size: int) -> Tensor:
     def index_of(turns: float) -> float:
         return size * math.log(scaling.original_length / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
-    low = max(math.floor(index_of(scaling.beta_fast)), 0)
-    high = min(math.ceil(index_of(scaling.beta_slow)), size - 1)
+    low, high = index_of(scaling.beta_fast), index_of(scaling.beta_slow)
+    if truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, size - 1)
     steps = torch.arange(size // 2, device=plain.device, dtype=torch.float32)
     stretch = ((steps - low) / max(high - low, 0.001)).clamp(0, 1)
     return plain / scaling.factor * stretch + plain * (1 - stretch)

@@ -17,10 +17,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
-from torch.nn.utils.stateless import _reparametrize_module
+from torch.distributed.tensor import Placement, Replicate, Shard
 
 from ..models import Experts, MixtureOfExperts, Permute, Router
+from .tensor import hold_locally
 
 
 def expert_mesh(mesh: DeviceMesh, expert: int) -> DeviceMesh:
@@ -52,31 +52,6 @@ def replicate_mixtures(part: nn.Module, mesh: DeviceMesh) -> None:
     for module in part.modules():
         if isinstance(module, MixtureOfExperts):
             hold_locally(module, mesh, [Replicate()])
-
-
-def hold_locally(module: nn.Module, mesh: DeviceMesh, placements: Sequence[Placement]) -> None:
-    """Distribute a module's parameters over a mesh, and let its forward pass see this rank's parts as plain tensors."""
-    for owner in module.modules():
-        for name, parameter in list(owner.named_parameters(recurse=False)):
-            if not isinstance(parameter, DTensor):
-                held = distribute_tensor(parameter, mesh, list(placements), src_data_rank=None)
-                setattr(owner, name, nn.Parameter(held, requires_grad=parameter.requires_grad))
-    own = module.forward
-
-    def forward(*inputs: Any) -> Any:
-        parts = {name: _part(parameter) for name, parameter in module.named_parameters()}
-        with _reparametrize_module(module, parts):
-            return own(*inputs)
-
-    module.forward = forward
-
-
-def _part(parameter: Tensor) -> Tensor:
-    """Return this rank's part; ranks that hold the same one have different rows, so that its gradients are summed."""
-    if not isinstance(parameter, DTensor):
-        return parameter
-    gradients = [Partial() if placement.is_replicate() else placement for placement in parameter.placements]
-    return parameter.to_local(grad_placements=gradients)
 
 
 def _run_across(experts: Experts, group: dist.ProcessGroup) -> Callable[[Tensor, Tensor], Tensor]:

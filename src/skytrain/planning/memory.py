@@ -21,7 +21,7 @@ from ..config import (
     fused_mesh_problem,
     fused_model_problem,
 )
-from .flops import decoder_size
+from .flops import attention_matrices, decoder_size
 from .mesh import Mesh
 
 MIB = 2**20
@@ -32,6 +32,8 @@ Schedule = Literal["gpipe", "1f1b", "interleaved-1f1b", "zbv"]
 CONTEXT_BYTES = 768 * MIB  # CUDA context, cuBLAS and cuDNN handles, as measured on an H200; less on smaller GPUs
 NCCL_BYTES = 700 * MIB  # communicators and their channels, when there is more than one GPU; assumed
 WORKSPACE_BYTES = 96 * MIB  # cuBLAS workspaces and the kernels' scratch
+# Rows of the busiest rank over the mean, with expert parallelism and routers that a loss or biases balance. Assumed.
+IMBALANCE = 1.2
 ADAMW = OptimizerFacts(state_bytes=8, fused=True)  # for jobs that do not come from a configuration
 DEEPSPEED_BUCKET = (
     500_000_000  # gradients at most, of one block: in two buffers of bfloat16, and in float32 as they travel
@@ -167,9 +169,13 @@ def activation_bytes_on(path: KernelPath, job: TrainingJob, mesh: Mesh) -> float
         attention += narrow * (queries + keys)  # rotated copies; the originals stay, because v is a view into them
     if model.qk_norm and path != "fused":  # fused kernels normalize and turn in one pass, and do so again for gradients
         attention += wide * (queries + keys)
-    if model.attention_softcap is not None:  # no flash kernel: scores, weights in float32 and in bfloat16
+    if model.latent is not None:
+        attention = _latent_activation_bytes(model, narrow, wide)
+    if (
+        model.attention_softcap is not None or model.sinks
+    ):  # no flash kernel: scores, weights in float32 and in bfloat16
         attention += (8 if narrow == 2 else 12) * heads * job.sequence_length
-    hidden = narrow * mlp * (4 if model.gated_mlp else 2)
+    hidden: float = narrow * mlp * (4 if model.gated_mlp else 2)
     if path == "fused" and model.gated_mlp:
         hidden = narrow * mlp * 3  # the two products and what they become
     if path == "compiled":
@@ -177,14 +183,30 @@ def activation_bytes_on(path: KernelPath, job: TrainingJob, mesh: Mesh) -> float
         inputs = 2 * narrow * width
         hidden = narrow * mlp * (3 if model.gated_mlp else 2)
     if model.experts is not None:
-        hidden = _expert_activation_bytes(model.experts, width, narrow)
+        hidden = _expert_activation_bytes(model.experts, width, narrow) * imbalance(mesh)
     if mesh.tensor > 1:
         inputs = 2 * narrow * width * mesh.tensor  # the gathered sequence, whole on each rank
     tokens = job.micro_batch * job.sequence_length / mesh.context
     return tokens * (norms + inputs + attention + hidden) / mesh.tensor
 
 
-def _expert_activation_bytes(experts: ExpertsConfig, width: int, narrow: int) -> int:
+def imbalance(mesh: Mesh) -> float:
+    """Return how many rows the busiest rank's experts get, over the mean."""
+    return IMBALANCE if mesh.expert > 1 else 1.0
+
+
+def _latent_activation_bytes(model: DecoderConfig, narrow: int, wide: int) -> int:
+    """Return the bytes that latent attention saves for a token."""
+    latent = model.latent
+    assert latent is not None
+    compressed = latent.rank + (latent.query_rank or 0)
+    norms = wide * compressed + narrow * compressed  # their inputs and outputs
+    # Queries as they come and turned, keys, padded values and outputs; what keys and values are cut from; the log-sum-exp.
+    heads = narrow * model.heads * (5 * model.head_width + latent.plain_size + latent.value_size) + 4 * model.heads
+    return norms + heads + 2 * narrow * latent.rope_size
+
+
+def _expert_activation_bytes(experts: ExpertsConfig, width: int, narrow: int) -> float:
     """Return the bytes that a mixture saves for a token: its rows, sorted and back in place, hidden sizes, and scores."""
     rows = experts.per_token * (3 * width + 4 * experts.width)
     return narrow * (rows + 4 * (experts.shared_width or 0)) + 4 * 3 * experts.count
@@ -201,7 +223,8 @@ def selective_activation_bytes(job: TrainingJob, mesh: Mesh) -> float:
         hidden = model.experts.per_token * (2 * model.experts.width + model.width) + 2 * (
             model.experts.shared_width or 0
         )
-    products = (queries + 2 * keys) + 2 * model.width + hidden
+    into = queries + 2 * keys if model.latent is None else sum(out for _, out in attention_matrices(model)[:-1])
+    products = into + 2 * model.width + hidden
     attention = narrow * queries + 4 * model.heads
     tokens = job.micro_batch * job.sequence_length / mesh.context
     return tokens * (residual_bytes(job, mesh) * model.width + narrow * products + attention) / mesh.tensor
@@ -373,20 +396,33 @@ def gathers_weights(mesh: Mesh) -> bool:
     return mesh.zero == 3 and (mesh.sharing > 1 or mesh.offload or mesh.alone)
 
 
+def held_parameters(model: DecoderConfig, mesh: Mesh) -> float:
+    """Return the parameters of a rank's layers and heads, before they are sharded; tensor parallelism copies experts."""
+    size = decoder_size(model)
+    return ((size.padded_parameters - size.expert_parameters) / mesh.tensor + size.expert_parameters) / mesh.pipeline
+
+
+def gathered_block(model: DecoderConfig, mesh: Mesh) -> float:
+    """Return the parameters of a block as its rank computes with them: with expert parallelism, some of the experts."""
+    size = decoder_size(model)
+    dense = (size.block_matrices - size.expert_parameters) / mesh.tensor
+    return (dense + size.expert_parameters / mesh.expert) / model.layers
+
+
 def rank_memory(job: TrainingJob, mesh: Mesh) -> Memory:
     """Return the peak memory of the fullest rank: in the loss, the first block's backward pass, or the update."""
     size = decoder_size(job.model)
     width = job.model.width
     table = job.model.padded_vocab * width / mesh.tensor  # the embedding, and the head where it is not tied
-    held = size.padded_parameters / mesh.tensor / mesh.pipeline
-    block_weights = size.block_matrices / job.model.layers / mesh.tensor
+    held = held_parameters(job.model, mesh)
+    block_weights = gathered_block(job.model, mesh)
     state = training_state(job, mesh, held)
     buffers = rank_buffers(job, mesh, held, table, block_weights)
     gradients = state.gradients
     copies = buffers.copies
     whole_until_reduced = job.accumulation > 1 and (job.reduce_once or mesh.pipeline > 1) and not mesh.deepspeed
     if gathers_weights(mesh) and whole_until_reduced:
-        gradients = 4 * held
+        gradients = 4 * (held - size.expert_parameters / mesh.pipeline * (1 - 1 / mesh.expert))
 
     # Gradients of earlier micro-batches exist during this one; with one micro-batch per step there are none yet.
     waiting = gradients if job.accumulation > 1 or mesh.gpus > 1 else 0.0

@@ -126,6 +126,14 @@ def _context_attention(setup: Setup) -> str | None:
     return what and f"{method} computes attention in pieces, which does not go with {what}"
 
 
+def _context_sinks(setup: Setup) -> str | None:
+    model = setup.config.model
+    if not has_layers(model) or not model.sinks:
+        return None
+    divided = _divided(setup, "context")
+    return divided and f"{divided}: attention across ranks does not compute sinks (model.sinks)"
+
+
 def _deepspeed_degrees(setup: Setup) -> str | None:
     mesh = setup.mesh
     if not mesh.deepspeed or mesh.gpus == mesh.shard:
@@ -153,12 +161,20 @@ def _experts(setup: Setup) -> str | None:
     return None
 
 
-def _experts_in_stages(setup: Setup) -> str | None:
+def _replicated_in_stages(setup: Setup) -> str | None:
+    """Return where a pipeline does not sum gradients of weights that tensor-parallel ranks hold alike for parts of sequences."""
+    mesh = setup.mesh
     model = setup.config.model
-    if not has_layers(model) or model.experts is None or setup.mesh.pipeline == 1:
+    if not has_layers(model) or (model.experts is None and model.latent is None) or mesh.pipeline == 1:
         return None
     divided = _divided(setup, "tensor")
-    return divided and f"{divided}: in a pipeline, gradients of experts are not summed over tensor-parallel ranks"
+    if divided is None or (mesh.data == mesh.context == mesh.chunks == 1):
+        return None
+    what = "experts" if model.experts is not None else "latent attention"
+    return (
+        f"{divided}: in a pipeline, gradients of {what} are not summed over tensor-parallel ranks"
+        " where others share the batch or a rank has several stages"
+    )
 
 
 def _deepspeed_experts(setup: Setup) -> str | None:
@@ -285,6 +301,13 @@ FEATURE_RULES = (
         fix="try parallel.context_method=ulysses",
     ),
     Rule(
+        name="context-sinks",
+        key="parallel.context",
+        excludes="`model.sinks` (gpt-oss)",
+        problem=_context_sinks,
+        fix="try parallel=ep-fsdp or parallel=tp-fsdp",
+    ),
+    Rule(
         name="projection-norm",
         key="parallel.tensor",
         excludes="`model.qk_norm_scope=projection` (OLMo 2)",
@@ -308,8 +331,8 @@ FEATURE_RULES = (
     Rule(
         name="experts-in-stages",
         key="parallel.tensor",
-        excludes="`model.experts` together with `parallel.pipeline`",
-        problem=_experts_in_stages,
+        excludes="`model.experts` or `model.latent` together with `parallel.pipeline`, but for pipeline x tensor with one stage a rank",
+        problem=_replicated_in_stages,
         fix="try parallel=pp-ep-fsdp, or parallel=tp-fsdp with parallel.expert",
     ),
     Rule(

@@ -17,6 +17,9 @@ def fused_model_problem(model: object) -> str | None:
         return "a model that is not the built-in decoder"
     both: dict[str, bool] = {
         "experts": model.experts is not None,
+        "latent attention": model.latent is not None,
+        "attention sinks": model.sinks,
+        "a clamped or scaled activation": model.activation_clamp is not None or model.activation_gain != 1.0,
         "layers without rotary positions": model.rope_except is not None,
         "post-norms": model.post_norms or not model.pre_norms,
         "soft-capping": model.logit_softcap is not None or model.attention_softcap is not None,

@@ -18,11 +18,14 @@ from .model import (
     DynamicRope,
     ExpertsConfig,
     HFModelConfig,
+    LatentConfig,
     LinearRope,
     Llama3Rope,
     ModelConfig,
+    YarnCustomRope,
     YarnRope,
     has_layers,
+    scaled_parts,
 )
 from .optimizers import OPTIMIZERS, OptimizerConfig, OptimizerFacts
 from .planning import PlanConfig
@@ -82,6 +85,7 @@ __all__ = [
     "HFModelConfig",
     "HFTokenizerConfig",
     "LRScheduleConfig",
+    "LatentConfig",
     "LinearRope",
     "Llama3Rope",
     "LoaderConfig",
@@ -112,6 +116,7 @@ __all__ = [
     "TuneConfig",
     "Unit",
     "WSDScheduleConfig",
+    "YarnCustomRope",
     "YarnRope",
     "declared",
     "fields_of",
@@ -120,6 +125,7 @@ __all__ = [
     "groups_in",
     "has_layers",
     "other_keys_of",
+    "scaled_parts",
     "select",
     "tag_of",
 ]

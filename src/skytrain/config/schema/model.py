@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeGuard
 
@@ -55,7 +55,36 @@ class YarnRope:
     original_length: Positive = setting(NUMBERS, "Positions that the model was first trained with.")
 
 
-RopeScaling = LinearRope | DynamicRope | Llama3Rope | YarnRope
+@settings
+class YarnCustomRope:
+    """YaRN with a factor of its own on cos and sin, and a ramp that may end between dimensions (gpt-oss, DeepSeek-V3)."""
+
+    kind: Literal["yarn_custom"] = setting(NUMBERS, "The kind of scaling.")
+    factor: PositiveFloat = setting(NUMBERS, "By how much the context is extended.")
+    beta_fast: PositiveFloat = setting(NUMBERS, "Dimensions with more turns over the original length are kept.")
+    beta_slow: PositiveFloat = setting(
+        NUMBERS, "Dimensions with fewer turns over the original length are divided by the factor."
+    )
+    original_length: Positive = setting(NUMBERS, "Positions that the model was first trained with.")
+    magnitude: PositiveFloat = setting(NUMBERS, "Factor of cos and sin; YaRN's own is 0.1 ln(factor) + 1.")
+    truncate: bool = setting(NUMBERS, "Round both ends of the ramp outwards to whole dimensions, as YaRN does.")
+
+
+RopeScaling = LinearRope | DynamicRope | Llama3Rope | YarnRope | YarnCustomRope
+
+
+@settings
+class LatentConfig:
+    """Multi-head latent attention (DeepSeek-V2 and V3): keys and values, and queries, come from narrow projections."""
+
+    rank: Positive = setting(WEIGHTS, "Size of a token's compressed keys and values, which generation keeps of it.")
+    query_rank: Positive | None = setting(WEIGHTS, "Size of the compressed queries; null: they are not compressed.")
+    plain_size: Positive = setting(WEIGHTS, "Size of the part of a head without positions.")
+    rope_size: Positive = setting(WEIGHTS, "Size of the rotary part of a head, whose key all heads share.")
+    value_size: Positive = setting(WEIGHTS, "Size of a head's values.")
+    interleaved: bool = setting(
+        WEIGHTS, "Rotary pairs are neighbours, as in DeepSeek's weights; false: half a head apart."
+    )
 
 
 @settings
@@ -174,6 +203,19 @@ class DecoderConfig:
         WEIGHTS, "Every n-th layer has no rotary positions (SmolLM3); null: all have them."
     )
     experts: ExpertsConfig | None = setting(WEIGHTS, "A mixture of experts in place of the MLP; null: none.")
+    latent: LatentConfig | None = setting(
+        WEIGHTS, "Multi-head latent attention instead of grouped queries; null: grouped queries."
+    )
+    sinks: bool = setting(
+        WEIGHTS, "A learned score of each head that attention may go to instead of any token (gpt-oss)."
+    )
+    activation_clamp: PositiveFloat | None = setting(
+        WEIGHTS,
+        "Limit the gate from above and the second projection both ways to this, and add 1 to the latter (gpt-oss); null: not.",
+    )
+    activation_gain: PositiveFloat = setting(
+        WEIGHTS, "Factor in the sigmoid of SiLU, x * sigmoid(gain * x): 1, or 1.702 (gpt-oss)."
+    )
 
     @property
     def groups(self) -> int:
@@ -182,7 +224,25 @@ class DecoderConfig:
 
     @property
     def head_width(self) -> int:
+        """Return the size of a head's queries and keys."""
+        if self.latent is not None:
+            return self.latent.plain_size + self.latent.rope_size
         return self.head_size or self.width // self.heads
+
+    @property
+    def width_of_head(self) -> int:
+        """Return the width for which a model of this family has one head: other sizes keep it."""
+        return self.head_width if self.latent is None else self.width // self.heads
+
+    @property
+    def value_width(self) -> int:
+        """Return the size of a head's values."""
+        return self.head_width if self.latent is None else self.latent.value_size
+
+    @property
+    def rotary_width(self) -> int:
+        """Return the size of the part of a head that has rotary positions."""
+        return self.head_width if self.latent is None else self.latent.rope_size
 
     @property
     def hidden_width(self) -> int:
@@ -207,6 +267,25 @@ class DecoderConfig:
         if self.positions != "rope" or (self.rope_except is not None and (layer + 1) % self.rope_except == 0):
             return "none"
         return "whole" if self.window_theta is None or self.window_of(layer) is None else "window"
+
+
+def scaled_parts(model: DecoderConfig, factor: float) -> dict[str, Any]:
+    """Return the widths of experts and the ranks of latent attention for a model whose width is `factor` times this one's.
+
+    All inputs of matrices then grow alike, as parametrizations assume; numbers of experts and sizes of heads stay.
+    """
+
+    def scaled(size: int) -> int:
+        return max(8, round(size * factor / 8) * 8)
+
+    experts, latent = model.experts, model.latent
+    if experts is not None:
+        shared = experts.shared_width and scaled(experts.shared_width)
+        experts = replace(experts, width=scaled(experts.width), shared_width=shared)
+    if latent is not None:
+        query = latent.query_rank and scaled(latent.query_rank)
+        latent = replace(latent, rank=scaled(latent.rank), query_rank=query)
+    return {"experts": experts, "latent": latent}
 
 
 @settings

@@ -25,6 +25,11 @@ class UnsupportedArchitecture(SkytrainError):
 ModuleNames = Mapping[str | tuple[str, ...], str | tuple[str, ...]]
 
 
+def same(name: str, config: DecoderConfig) -> str:
+    """Return a tensor's name unchanged: the `spell` of families that call a module's parameters `weight` and `bias`."""
+    return name
+
+
 def never(config: DecoderConfig) -> None:
     """Return no problem: the `export_problem` of families that transformers loads in every size."""
 
@@ -48,6 +53,12 @@ class ModelFamily:
     prefix: str = "model."  # of tensor names; some published files leave it out
     aliases: Mapping[str, str] = field(default_factory=dict)  # other spellings of keys in config.json
     conv1d: bool = False  # matrices of the blocks are stored as (in, out)
+    # All experts of a layer are one tensor, with matrices stored as (in, out), and columns of gate and up in turn.
+    packed_experts: bool = False
+    spell: Callable[[str, DecoderConfig], str] = (
+        same  # MODULE.weight, MODULE.bias and so on -> the tensor's name in files
+    )
+    extra_layer: bool = False  # files may have one after the last, for multi-token prediction; it is not read
     # The setting and the reason for which transformers would refuse the exported model.
     export_problem: Callable[[DecoderConfig], tuple[str, str] | None] = never
     export_as: str | None = None  # the family that is tried first for exports; None: this one

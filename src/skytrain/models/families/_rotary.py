@@ -135,25 +135,26 @@ def _read_scaling(rope: Mapping[str, Any], length: int, original: int | None) ->
 
 
 def _read_yarn(rope: Mapping[str, Any], length: int, original: int) -> dict[str, Any]:
-    refuse(rope, truncate=True)
     factor = rope.get("factor") or length / original
     magnitude = rope.get("attention_factor")
     if magnitude is None and rope.get("mscale") and rope.get("mscale_all_dim"):
         magnitude = yarn_magnitude(factor, rope["mscale"]) / yarn_magnitude(factor, rope["mscale_all_dim"])
-    if magnitude is not None and magnitude != yarn_magnitude(factor):
-        raise UnsupportedArchitecture(
-            f"config.json: YaRN with an attention factor of {magnitude} is not supported by the built-in decoder"
-            f" (only {yarn_magnitude(factor)}, which follows from factor {factor})"
-        )
     betas = {"beta_fast": rope.get("beta_fast") or 32, "beta_slow": rope.get("beta_slow") or 1}
-    return {"kind": "yarn", "factor": factor, **betas, "original_length": original}
+    plain = {"kind": "yarn", "factor": factor, **betas, "original_length": original}
+    truncate = rope.get("truncate", True)
+    own = yarn_magnitude(factor)
+    if truncate and magnitude in (None, own):
+        return plain
+    return {**plain, "kind": "yarn_custom", "magnitude": magnitude or own, "truncate": truncate}
 
 
 def _write_scaling(config: DecoderConfig) -> dict[str, Any] | None:
     if config.rope_scaling is None:
         return None
     keys = dataclasses.asdict(config.rope_scaling)
-    keys["rope_type"] = keys.pop("kind")
+    keys["rope_type"] = keys.pop("kind").removesuffix("_custom")
+    if "magnitude" in keys:
+        keys["attention_factor"] = keys.pop("magnitude")
     if "original_length" in keys:
         original = keys.pop("original_length")
         if not isinstance(config.rope_scaling, DynamicRope):  # there it is max_position_embeddings

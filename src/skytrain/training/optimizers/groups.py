@@ -35,8 +35,9 @@ def parameter_groups(model: nn.Module, base: BaseSettings, only: set[str] | None
         if not parameter.requires_grad or (only is not None and name not in only):
             continue
         scales = _scales(model, name, parameter)
-        decay = base.weight_decay * scales.weight_decay if parameter.ndim >= 2 else 0.0
-        kind = "vector" if parameter.ndim < 2 else "embedding" if id(parameter) in tables else "head"
+        matrix = is_matrix(name, parameter)
+        decay = base.weight_decay * scales.weight_decay if matrix else 0.0
+        kind = "vector" if not matrix else "embedding" if id(parameter) in tables else "head"
         rate = base.lr_by_kind.get(kind, base.lr)
         settings: dict[str, Any] = {"params": [], "weight_decay": decay, "lr": rate * scales.lr}
         if base.eps is not None:
@@ -48,7 +49,12 @@ def parameter_groups(model: nn.Module, base: BaseSettings, only: set[str] | None
 
 def _scales(model: nn.Module, name: str, parameter: nn.Parameter) -> UpdateScales:
     config = getattr(model, "config", None)
-    return update_scales(config, name, parameter.ndim) if has_layers(config) else UpdateScales()
+    return update_scales(config, name, matrix=is_matrix(name, parameter)) if has_layers(config) else UpdateScales()
+
+
+def is_matrix(name: str, parameter: nn.Parameter) -> bool:
+    """Return whether a parameter is a matrix, or one for each expert; experts' biases are vectors, though one tensor."""
+    return parameter.ndim >= 2 and not name.endswith(".bias")
 
 
 def groups_with_matrices_apart(model: nn.Module, base: BaseSettings) -> list[dict[str, Any]]:
@@ -74,7 +80,9 @@ def hidden_matrices(model: nn.Module) -> set[str]:
     config = getattr(model, "config", None)
     if has_layers(config):
         return {
-            name for name, parameter in model.named_parameters() if name.startswith("blocks.") and parameter.ndim >= 2
+            name
+            for name, parameter in model.named_parameters()
+            if name.startswith("blocks.") and is_matrix(name, parameter)
         }
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     heights = {module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)}
