@@ -28,9 +28,9 @@ from skytrain.planning import (
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.communication import Exchange, bubble_fraction, exchanges
 from skytrain.planning.measurements import predict
-from skytrain.planning.memory import TrainingJob, path_of
+from skytrain.planning.memory import TrainingJob, path_of, rank_memory
 from skytrain.planning.mesh import requested_mesh
-from skytrain.planning.search import Fixed, NoPlacement
+from skytrain.planning.search import Fixed, NoPlacement, meshes
 from skytrain.planning.throughput import EAGER, launch_seconds, mfu, step_time, together, tokens_per_step
 from skytrain.training import losses
 
@@ -334,3 +334,46 @@ def test_more_machines_make_a_step_slower_than_communication_alone() -> None:
 
     assert seconds(8, 0.01) == seconds(8, 0.0)
     assert seconds(512, 0.01) / seconds(512, 0.0) == pytest.approx(1.06, rel=0.01)  # six doublings
+
+
+MIXTRAL = replace(decoder("mixtral-8x7b"), vocab_size=32000)
+
+
+def test_expert_parallelism_sends_each_row_to_its_expert_and_back_in_both_passes():
+    job = TrainingJob(MIXTRAL, 4096, micro_batch=2, accumulation=3)
+    found = {each.dimension: each for each in exchanges(job, Mesh(shard=8, expert=4), P5)}
+    rows = 2 * 4096 * 2 * 1.2  # of two experts for each token, and more on the busiest rank
+    assert found["expert"].bytes == pytest.approx(3 * 32 * 4 * 2 * rows * 4096 * 3 / 4)
+    assert found["expert"].link == "nvlink" and not found["expert"].overlapped
+    two = {each.dimension: each for each in exchanges(job, Mesh(shard=16, expert=16), P5)}
+    assert two["expert"].link == "efa"
+    # The experts of a rank are gathered among fewer ranks.
+    whole = {each.dimension: each for each in exchanges(job, Mesh(shard=8), P5)}
+    assert found["shard"].bytes < whole["shard"].bytes
+    alone = {each.dimension: each for each in exchanges(job, Mesh(shard=8, expert=8), P5)}
+    dense = decoder_size(MIXTRAL).padded_parameters - decoder_size(MIXTRAL).expert_parameters
+    assert alone["shard"].bytes == pytest.approx((2 * 3 * 2 + 4) * dense * 7 / 8)
+
+
+def test_tensor_parallelism_copies_experts_and_expert_parallelism_gathers_fewer():
+    job = TrainingJob(MIXTRAL, 4096, micro_batch=1)
+    size = decoder_size(MIXTRAL)
+    copied = rank_memory(job, Mesh(shard=4, tensor=2)).parameters
+    assert copied == pytest.approx(
+        4 * (size.expert_parameters + (size.padded_parameters - size.expert_parameters) / 2) / 4
+    )
+    assert rank_memory(job, Mesh(shard=8, expert=8)).buffers < rank_memory(job, Mesh(shard=8)).buffers
+    assert rank_memory(job, Mesh(shard=8, expert=8)).parameters == rank_memory(job, Mesh(shard=8)).parameters
+
+
+def test_the_search_tries_to_divide_experts_which_pays_where_few_tokens_wait_for_many_weights():
+    job = TrainingJob(MIXTRAL, 2048, micro_batch=1)
+    tried = set(meshes(job, 16, 8))
+    assert {Mesh(shard=16), Mesh(shard=16, expert=8), Mesh(shard=8, tensor=2, expert=4)} <= tried
+    assert all(mesh.sharing % mesh.expert == 0 and mesh.expert * mesh.tensor <= 8 for mesh in tried)
+    assert not any(mesh.expert > 1 for mesh in meshes(replace(job, model=GPT2), 16, 8))
+    apart, gathered = (step_time(job, mesh, P5).seconds for mesh in (Mesh(shard=16, expert=8), Mesh(shard=16)))
+    assert apart < gathered
+    whole = replace(job, micro_batch=16, checkpointing=True)  # enough work to gather them behind
+    apart, gathered = (step_time(whole, mesh, P5).seconds for mesh in (Mesh(shard=16, expert=8), Mesh(shard=16)))
+    assert gathered < apart

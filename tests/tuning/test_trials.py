@@ -26,7 +26,7 @@ from skytrain.tuning import (
     trial_shapes,
 )
 from skytrain.tuning.problem import nats_per_log_token
-from skytrain.tuning.trials import at_value
+from skytrain.tuning.trials import at_value, resized
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +150,12 @@ def test_the_fear_of_diverging_is_that_of_a_run_and_not_of_a_law_for_billions_of
         target=target, rungs=(target,), lowest=1e-6, highest=1.0, priors=priors_for(target, combined_law(target))
     )
     assert nats_per_log_token(problem, ()) <= 1.0
+
+
+@pytest.mark.parametrize(("name", "width", "rank"), [("mixtral-tiny", 96, None), ("deepseek-tiny", 48, 32)])
+def test_smaller_mixtures_have_narrower_experts_and_as_many(name, width, rank):
+    target = compose([f"model={name}", "tokenizer=bytes"]).config.model
+    small = resized(target, target.layers, target.width // 2)
+    assert (small.experts.count, small.experts.per_token) == (target.experts.count, target.experts.per_token)
+    assert small.experts.width == width and small.heads == target.heads // 2
+    assert (small.latent and small.latent.rank) == rank

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 
-from ..config import Config, DecoderConfig, format_count, total_tokens
+from ..config import Config, DecoderConfig, format_count, scaled_parts, total_tokens
 from .catalog import Catalog
 from .flops import DecoderSize, decoder_flops_per_token, decoder_size
 from .loss_laws import OPEN_RUNS, Forecast, LossForecaster, known_texts, useful_tokens
@@ -88,7 +88,7 @@ class BestRow:
 
 def model_sizes(base: DecoderConfig) -> Iterator[DecoderConfig]:
     """Yield the family of a model, smallest first: its heads' size, their sharing of keys and its MLP's ratio stay."""
-    head = base.head_width
+    head = base.width_of_head
     for layers, width in SHAPES:
         if width % head:
             continue
@@ -102,9 +102,10 @@ def model_sizes(base: DecoderConfig) -> Iterator[DecoderConfig]:
             layers=layers,
             width=width,
             heads=heads,
-            head_size=head if base.head_size is not None else None,
+            head_size=base.head_size,
             kv_heads=None if base.kv_heads is None else heads // shared,
             mlp_width=None if base.mlp_width is None else _rounded(width * base.mlp_width / base.width),
+            **scaled_parts(base, width / base.width),
         )
 
 
@@ -195,4 +196,4 @@ def usd_per_served_flop(catalog: Catalog, model: DecoderConfig) -> float:
 
 def served_flops(size: DecoderSize, tokens: float | None) -> float:
     """Return the FLOPs to serve `tokens`: two for each weight."""
-    return 2.0 * size.matmul_parameters * (tokens or 0.0)
+    return 2.0 * size.active_matmul_parameters * (tokens or 0.0)

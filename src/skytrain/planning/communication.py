@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from .catalog import InstanceType
 from .flops import decoder_size
 from .hardware import Gpu, find_gpu
-from .memory import TrainingJob, narrow_bytes
+from .memory import TrainingJob, held_parameters, imbalance, narrow_bytes
 from .mesh import DIMENSIONS, Mesh
 
 # Fraction of a link's nominal rate that large collectives reach, and the latency of a collective in seconds. Assumed.
@@ -74,8 +74,7 @@ class Exchange:
 
 def exchanges(job: TrainingJob, mesh: Mesh, node: Node) -> list[Exchange]:
     """Return all communication between ranks in one optimizer step."""
-    size = decoder_size(job.model)
-    held = size.parameters / mesh.tensor / mesh.pipeline
+    held = held_parameters(job.model, mesh)
     layers = job.model.layers / mesh.pipeline
     micro = job.accumulation
     narrow = narrow_bytes(job.precision)
@@ -118,26 +117,42 @@ def exchanges(job: TrainingJob, mesh: Mesh, node: Node) -> list[Exchange]:
     if mesh.context > 1:
         what, volume, calls, hidden = _context_traffic(job, mesh, narrow)
         add("context", what, micro * layers * tokens * volume, micro * layers * calls, overlapped=hidden)
+    if mesh.expert > 1 and job.model.experts is not None:
+        add("expert", *_expert_traffic(job, mesh, tokens / mesh.tensor, narrow), overlapped=False)
     if mesh.pipeline > 1:
         volume = micro * 2 * 4 * tokens * job.model.width / mesh.tensor
         add("pipeline", "activations to the next stage, gradients back", volume, 2 * micro, overlapped=True)
     return traffic
 
 
+def _expert_traffic(job: TrainingJob, mesh: Mesh, tokens: float, narrow: int) -> tuple[str, float, float]:
+    """Return a description, the bytes of the busiest rank and the number of collectives of tokens that go to experts and back."""
+    experts = job.model.experts
+    assert experts is not None
+    layers = (job.model.layers - experts.dense_layers) / mesh.pipeline
+    passes = 6 if job.checkpointing else 4  # there and back: forward, backward, and recomputed forward
+    rows = tokens * experts.per_token * imbalance(mesh)
+    volume = job.accumulation * layers * passes * narrow * rows * job.model.width * _share(mesh.expert)
+    sizes = passes / 2  # ranks first tell each other how many rows come
+    return "all-to-all of tokens to their experts and back", volume, job.accumulation * layers * (passes + sizes)
+
+
 def _shard_traffic(
     job: TrainingJob, mesh: Mesh, held: float, layers: float, narrow: int
 ) -> tuple[str, float, float, bool]:
     """Return a description, the bytes, the number of collectives, and whether they happen once per step."""
-    share = _share(mesh.sharing)
+    # With expert parallelism a rank's experts are shared by fewer ranks.
+    routed = decoder_size(job.model).expert_parameters / mesh.pipeline
+    moved = (held - routed) * _share(mesh.sharing) + routed / mesh.expert * _share(mesh.sharing // mesh.expert)
     if mesh.zero < 3:
         # Gradients travel in float32, updated weights as they are computed with.
-        return "reduce-scatter of gradients, all-gather of weights", (4 + narrow) * held * share, 2 * layers, True
+        return "reduce-scatter of gradients, all-gather of weights", (4 + narrow) * moved, 2 * layers, True
     # Weights are gathered for the forward and the backward pass of each micro-batch; gradients are reduced once per
     # step or in each micro-batch. A pipeline stage gathers and scatters once for all its micro-batches.
     pipelined = mesh.pipeline > 1
     gathers = 1 if pipelined else 2 * job.accumulation
     scatters = 1 if pipelined or job.reduce_once else job.accumulation
-    volume = (gathers * narrow + scatters * 4) * held * share
+    volume = (gathers * narrow + scatters * 4) * moved
     return "all-gather of weights, reduce-scatter of gradients", volume, (gathers + scatters) * layers, False
 
 
@@ -208,8 +223,8 @@ def _link(mesh: Mesh, node: Node, dimension: str) -> tuple[str, float]:
     Ranks are numbered with tensor innermost. A ring that spans machines crosses the network once for all its members
     in a machine, and shares that network with the machine's other rings.
     """
-    inside = 1
-    for name in reversed(DIMENSIONS):
+    inside = mesh.tensor if dimension == "expert" else 1
+    for name in reversed(DIMENSIONS) if dimension != "expert" else ():
         if name == dimension or (dimension == "shard" and name == "context"):  # context ranks take part in sharding
             break
         inside *= getattr(mesh, name)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from ..config import format_bytes
+from ..config import ExpertsConfig, format_bytes
 from .communication import Node
 from .flops import decoder_size
 from .host import host_problem
@@ -209,7 +210,9 @@ def meshes(
                     if pipeline * chunks > model.layers:
                         continue
                     base = Mesh(pipeline=pipeline, context=context, tensor=tensor, chunks=chunks, offload=job.offload)
-                    yield from _data_meshes(base, rest, gpus_per_node)
+                    for mesh in _data_meshes(base, rest, gpus_per_node):
+                        yield mesh
+                        yield from _expert_meshes(mesh, model.experts, gpus_per_node)
 
 
 def _data_meshes(mesh: Mesh, data: int, gpus_per_node: int) -> Iterator[Mesh]:
@@ -224,6 +227,15 @@ def _data_meshes(mesh: Mesh, data: int, gpus_per_node: int) -> Iterator[Mesh]:
         ranks = shard * mesh.tensor * mesh.context
         if 1 < shard < data and gpus_per_node <= ranks <= MOST_NODES_A_GROUP * gpus_per_node:
             yield replace(mesh, replicate=data // shard, shard=shard)
+
+
+def _expert_meshes(mesh: Mesh, experts: ExpertsConfig | None, gpus_per_node: int) -> Iterator[Mesh]:
+    """Yield the same mesh with experts divided among neighbours of a node."""
+    if experts is None:
+        return
+    for expert in _divisors(math.gcd(experts.count, mesh.sharing)):
+        if expert > 1 and expert * mesh.tensor <= gpus_per_node:
+            yield replace(mesh, expert=expert)
 
 
 def _fp8_problem(job: TrainingJob, node: Node) -> str | None:
@@ -294,4 +306,13 @@ def _divisors(number: int) -> tuple[int, ...]:
 
 
 def _parts(mesh: Mesh) -> int:
-    return sum((mesh.pipeline > 1, mesh.replicate > 1, 2 * (mesh.shard > 1), mesh.context > 1, mesh.tensor > 1))
+    return sum(
+        (
+            mesh.pipeline > 1,
+            mesh.replicate > 1,
+            2 * (mesh.shard > 1),
+            mesh.context > 1,
+            mesh.tensor > 1,
+            mesh.expert > 1,
+        )
+    )

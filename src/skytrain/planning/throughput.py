@@ -16,8 +16,8 @@ from typing import Literal
 
 from ..config import DecoderConfig
 from .communication import Exchange, Node, bubble_fraction, exchanges
-from .flops import decoder_flops_per_token, decoder_size
-from .memory import Precision, TrainingJob, activation_bytes_on, narrow_bytes, path_of
+from .flops import attention_matrices, decoder_flops_per_token
+from .memory import Precision, TrainingJob, activation_bytes_on, held_parameters, imbalance, narrow_bytes, path_of
 from .mesh import Mesh
 
 Source = Literal["measured", "calibrated", "assumed"]
@@ -133,10 +133,13 @@ def step_time(job: TrainingJob, mesh: Mesh, node: Node, software: Software | Non
     head_again = 1.0 if job.loss_chunk_tokens is None else 4 / 3
     share = 1 / mesh.pipeline  # the head's stage works longer, but stages are balanced by cost
     products = layers * again * block.seconds(product_rate * (FP8_SPEED if job.fp8 else 1.0), memory)
+    if mesh.expert > 1:  # all wait for the rank whose experts have most rows
+        products *= 1 + (imbalance(mesh) - 1) * _expert_share(model)
     products += share * head_again * _head(model, tokens, mesh.tensor).seconds(product_rate, memory)
 
     attended = _attended(model, job.sequence_length)
     # Half of the square; forward 2 products, backward 5 (it computes the scores again).
+    # Values are padded to the size of keys.
     attention_flops = tokens * 7 * model.heads * model.head_width * attended / mesh.tensor / mesh.pipeline
     attention = attention_flops * (9 / 7 if job.checkpointing else 1) / attention_rate
 
@@ -145,7 +148,7 @@ def step_time(job: TrainingJob, mesh: Mesh, node: Node, software: Software | Non
     kept = activation_bytes_on("eager", job, laid_out)
     logits = 12 * tokens * model.padded_vocab / mesh.tensor
     traffic = software.traffic * (layers * traffic_again * kept + share * logits) / memory
-    held = decoder_size(model).parameters / mesh.tensor / mesh.pipeline
+    held = held_parameters(model, mesh)
     traffic += WEIGHT_BYTES * held / memory
 
     gpu = micro * (products + attention + traffic)
@@ -169,11 +172,18 @@ def step_time(job: TrainingJob, mesh: Mesh, node: Node, software: Software | Non
     )
 
 
+def _expert_share(model: DecoderConfig) -> float:
+    """Return the share of a block's products that the experts of a token have."""
+    assert model.experts is not None
+    routed = 3 * model.width * model.experts.per_token * model.experts.width
+    return routed / sum(inputs * outputs for inputs, outputs in _matrices(model, 1))
+
+
 def _update_flops(model: DecoderConfig, matrix_flops: Callable[[float, float], float]) -> float:
     """Return the FLOPs of one update of the blocks' matrices, on every rank that holds them."""
     shapes = list(_matrices(model, 1))
     if model.experts is not None:
-        shapes = [*shapes[:2], *(3 * model.experts.count * [(float(model.width), float(model.experts.width))])]
+        shapes = [*shapes[:-3], *(3 * model.experts.count * [(float(model.width), float(model.experts.width))])]
     return model.layers * sum(matrix_flops(*sorted(shape)) for shape in shapes)
 
 
@@ -207,10 +217,13 @@ def _uncovered(exchanges: list[Exchange], computing: float, job: TrainingJob, so
 
 def _matrices(model: DecoderConfig, tensor: int) -> Iterator[tuple[float, float]]:
     """Yield (inputs, outputs) of a block's products on one rank; pairs are split by columns, then by rows."""
-    queries = model.heads * model.head_width
-    keys = model.groups * model.head_width
-    yield model.width, (queries + 2 * keys) / tensor
-    yield queries / tensor, model.width
+    if model.latent is None:
+        (width, packed), (queries, _) = attention_matrices(model)
+        yield width, packed / tensor
+        yield queries / tensor, model.width
+    else:
+        for inputs, outputs in attention_matrices(model):  # each rank compresses its part of the sequence
+            yield inputs / tensor, float(outputs)
     experts = model.experts
     if experts is None:
         hidden = model.hidden_width / tensor

@@ -20,6 +20,7 @@ from ..config import (
     WSDScheduleConfig,
     check_decoder,
     has_layers,
+    scaled_parts,
     total_steps,
 )
 from ..planning import decoder_size
@@ -144,7 +145,7 @@ def smaller_models(config: Config) -> list[DecoderConfig]:
                 "tune.sizes", "a plugged-in model has one size", hint="leave it out, and tune on horizons"
             )
         return []
-    head = target.head_width
+    head = target.width_of_head
     if config.tune.sizes is None:
         widths = sorted({max(head, round(share * target.width / head) * head) for share in DEFAULT_SHARES})
         pairs = [(target.layers, width) for width in widths if width < target.width]
@@ -163,19 +164,28 @@ def smaller_models(config: Config) -> list[DecoderConfig]:
 
 def resized(model: DecoderConfig, layers: int, width: int) -> DecoderConfig:
     """Return the same family with other depth and width, and heads of the same size."""
-    if width % model.head_width:
+    head = model.width_of_head
+    if width % head:
         raise ConfigError(
             "tune.sizes",
-            f"the width {width} is not a multiple of the heads' {model.head_width}",
-            hint=f"try {layers}x{max(1, round(width / model.head_width)) * model.head_width}",
+            f"the width {width} is not a multiple of the heads' {head}",
+            hint=f"try {layers}x{max(1, round(width / head)) * head}",
         )
-    heads = width // model.head_width
+    heads = width // head
     groups = None if model.kv_heads is None else max(1, heads * model.kv_heads // model.heads)
     mlp = None if model.mlp_width is None else max(8, round(model.mlp_width * width / model.width / 8) * 8)
     while groups is not None and heads % groups:
         groups -= 1
-    name = f"{model.name}-{layers}x{width}"
-    small = replace(model, name=name, layers=layers, width=width, heads=heads, kv_heads=groups, mlp_width=mlp)
+    small = replace(
+        model,
+        name=f"{model.name}-{layers}x{width}",
+        layers=layers,
+        width=width,
+        heads=heads,
+        kv_heads=groups,
+        mlp_width=mlp,
+        **scaled_parts(model, width / model.width),
+    )
     check_decoder(small)
     return small
 
