@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from skytrain.checkpoints import AnotherModel, committed, committed_steps, load_model, step_key, verify
+from skytrain.checkpoints import (
+    AnotherModel,
+    committed,
+    committed_steps,
+    load_model,
+    open_checkpoint,
+    step_key,
+    verify,
+)
 from skytrain.checkpoints.errors import DamagedCheckpoint
 from skytrain.config import SkytrainError
 from skytrain.export import export_llmc
@@ -33,6 +41,7 @@ from skytrain.runs import (
 from skytrain.storage import Retry, Store, open_store
 from skytrain.training import CausalLM
 from skytrain.training.services import spent_before, start_meter
+from skytrain.training.upcycling import build_upcycled, check_upcycling
 from tests.support.imds import fake_metadata
 from tests.support.tiny import tiny_config
 
@@ -277,6 +286,60 @@ def test_another_model_is_refused_before_anything_is_written(root, start):
     with pytest.raises(AnotherModel, match="another model: width is 32 there, 64 here"):
         train(tiny_config(root, "run=new", *wider), Silent(), start)
     assert not (root / "runs" / "new").exists()
+
+
+DENSE = (
+    "model=llama-tiny",
+    "model.layers=2",
+    "model.width=32",
+    "model.heads=2",
+    "model.kv_heads=2",
+    "model.mlp_width=48",
+)
+SPARSE = (
+    "model=mixtral-tiny",
+    *DENSE[1:],
+    "model.rope_theta=10000",
+    "model.experts.count=4",
+    "model.experts.width=48",
+    "model.experts.balance_loss=0",
+)
+
+
+def test_a_mixture_starts_from_a_dense_run_and_computes_what_it_computed(root):
+    train(tiny_config(root, *SHORT, *DENSE, "run=dense"), Silent())
+    notes = Notes()
+    moe = tiny_config(root, *SHORT, *SPARSE, "run=mixture", "trainer.stop_at_step=4")
+    train(moe, notes, Start("dense@8"))
+    assert any("each of 4 experts starts as a copy of the MLP of dense@8" in line for line in notes.said)
+    store = open_store(str(root))
+    dense = load_model(store, "dense@8").model
+    upcycled = build_upcycled(moe.model, 0, open_checkpoint(store, step_key("dense", 8)).model).eval()
+    tokens = torch.randint(0, 257, (2, 32), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(upcycled(tokens)[..., :257], dense(tokens)[..., :257], atol=2e-5, rtol=0)
+    first = losses(root, "mixture")[1]
+    assert first < losses(root, "dense")[1] - 0.1  # it starts where the dense run ended
+    train(tiny_config(root, *SHORT, *SPARSE, "run=mixture"), Silent(), Start("dense@8"))  # goes on from its own
+    assert committed_steps(store, "mixture")[-1] == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("model.experts.width=24", r"model.experts.width: 24: each expert starts as a copy.*48 wide.*\n.*=48"),
+        ("model.experts.shared_width=48", r"model.experts.shared_width: 48: .*no shared expert.*\n.*null"),
+        ("model.heads=1", r"model.\w+: .* only the MLPs of a dense model become experts"),
+        ("model.rope_theta=500", r"model.rope_theta: 500.* here, 10000.* in dense@8.*\n.*model.rope_theta=10000"),
+    ],
+)
+def test_a_mixture_that_differs_by_more_than_its_experts_does_not_start_from_a_dense_run(change, words):
+    dense = tiny_config("store", *DENSE).model
+    check_upcycling(dense, tiny_config("store", *SPARSE).model, "dense@8")
+    with pytest.raises(SkytrainError, match=words):
+        check_upcycling(
+            dense, tiny_config("store", *SPARSE, *("model.kv_heads=1",) * ("heads" in change), change).model, "dense@8"
+        )
 
 
 def test_leave_to_change_settings_is_no_leave_to_change_what_the_weights_mean(root):

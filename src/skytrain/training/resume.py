@@ -41,6 +41,7 @@ from ..tokens import Prepared
 from .checkpointing import check_lineage
 from .context import RunContext
 from .factory import outline
+from .upcycling import build_upcycled, check_upcycling, dense_model_of, upcycling_note
 
 
 class LostCheckpoints(SkytrainError):
@@ -57,6 +58,7 @@ class ResumePoint:
     key: str | None = None  # folder of a checkpoint, which is restored whole
     own: bool = False  # that checkpoint is the run's own newest
     weights_key: str | None = None  # folder of a checkpoint of which only the weights are loaded
+    upcycled: bool = False  # those are of a dense model, whose MLPs become experts
     weights: str | None = None  # folder or file of another program, which contains weights only
     store_root: str | None = None  # root of the checkpoint's store, where that is not the run's own
     label: str = ""
@@ -210,6 +212,15 @@ def _point_in_run(config: Config, store: Store, start: Start, source: str) -> Re
     step = commit.step
     label = f"{name}@{commit.step}"
     elsewhere = other.root if other.root != store.root else None
+    if has_layers(config.model) and dense_model_of(record.config["model"], config.model) is not None:
+        return ResumePoint(
+            step=start.at_step or 0,
+            weights_key=commit.key,
+            upcycled=True,
+            store_root=elsewhere,
+            label=f"{label}, weights",
+            changes=(upcycling_note(config.model, label),),
+        )
     if start.weights_only or record.merged_from:  # a merged model has no optimizer state
         return ResumePoint(
             step=start.at_step or 0, weights_key=commit.key, store_root=elsewhere, label=f"{label}, weights"
@@ -265,8 +276,15 @@ def _check_point(context: RunContext, point: ResumePoint, tokenizer_id: str) -> 
     if key is not None:
         source = point.source(context.store)
         _, manifest = read_manifest(source, find_commit(source, key))
-        here = {"tokenizer": tokenizer_id, "model": plain(context.config.model)}
-        check_lineage(manifest.state.get("rest", {}).get("lineage", {}), here)
+        lineage = manifest.state.get("rest", {}).get("lineage", {})
+        model = context.config.model
+        if point.upcycled and has_layers(model):
+            dense = dense_model_of(lineage["model"], model)
+            assert dense is not None
+            check_upcycling(dense, model, start_label(context.start, point) or point.label)
+            check_lineage({**lineage, "model": {}}, {"tokenizer": tokenizer_id, "model": {}})
+        else:
+            check_lineage(lineage, {"tokenizer": tokenizer_id, "model": plain(model)})
 
 
 def find_lost_metrics(store: Store, run: str, point: ResumePoint, log_every: int) -> list[str]:
@@ -296,6 +314,8 @@ def fetch_checkpoint(store: Store, run: str, point: ResumePoint) -> ResumePoint:
 
 def build_start_model(config: Config, store: Store, point: ResumePoint) -> nn.Module:
     """Build the model that training starts with, without weights where a whole checkpoint is restored into it later."""
+    if point.upcycled and point.weights_key is not None and has_layers(config.model):
+        return build_upcycled(config.model, config.seed, open_checkpoint(point.source(store), point.weights_key).model)
     if point.weights_key is not None:
         model = build_model(config.model, seed=config.seed, start_weights=False)
         load_weights(model, open_weights(point.source(store), point.weights_key).weights)
