@@ -41,6 +41,8 @@ def config(tmp_path):
             loss = 5.0 - step / 10 - attempt
             writer.write(step, {"train/loss": loss, "train/lr": 1e-3, "cost/usd": 0.01 * step, "perf/mfu": 0.5})
         for step in (steps[9], steps[-1]):
+            loads = {"moe/load_max": 1.5, "moe/load_max/1": 1.5, "moe/entropy": 0.75, "moe/entropy/1": 0.75}
+            writer.write(step, {**loads, "moe/dropped": 0.0, "moe/dropped/1": 0.0})
             writer.write(step, {"val/loss": 3.25 - attempt, "eval/hellaswag/harness_acc": 0.25 + attempt / 10})
         writer.lines.flush()
         spend = Lines(store, f"runs/r/attempts/{attempt}/spend/")
@@ -91,8 +93,11 @@ def test_the_page_of_a_run_tells_how_it_went(config):
     assert "spot notice" in words and "10 to 30" in words and "i-0123" in words
     assert "Once <upon> a time" in words and "gpu <b>" in words  # as text, not as HTML
     assert not re.search(r"(src|href)=|https?://(?!www.w3.org)", written.html), "it needs nothing from the network"
+    assert "layer | busiest expert / mean | entropy / largest | dropped | step | 1 | 1.5 | 0.75 | 0 | 30" in words
     titles = [panel["title"] for panel in data_of(written.html)["panels"]]
-    assert titles == ["validation loss", "training loss", "hellaswag, harness_acc", "spend", "MFU", "learning rate"]
+    of_experts = ["busiest expert, worst layer", "evenness of experts, worst layer", "dropped rows, worst layer"]
+    first = ["validation loss", "training loss", "hellaswag, harness_acc", "spend", "MFU", "learning rate"]
+    assert titles == [*first, *of_experts]
 
 
 def test_a_run_without_an_attempt_has_a_page_too(tmp_path):

@@ -30,10 +30,11 @@ def model() -> torch.nn.Module:
     return build_model(compose([*SETTINGS]).config.model, seed=0).train()
 
 
-def give_loads(model: torch.nn.Module, *loads: list[int]) -> RouterLoads:
+def give_loads(model: torch.nn.Module, *loads: list[int], lost: int = 0) -> RouterLoads:
     found = RouterLoads(model)
-    for router, load in zip(found.routers.values(), loads, strict=True):
-        router.load_e = torch.tensor(load)
+    for mixture, load in zip(found.mixtures.values(), loads, strict=True):
+        mixture.router.load_e = torch.tensor(load)
+        mixture.experts.served = torch.tensor(sum(load) - lost)
     found.collect()
     return found
 
@@ -42,7 +43,7 @@ def test_a_bias_falls_where_an_expert_has_more_than_the_mean_load_and_rises_wher
     loads = give_loads(model, [10, 2, 4, 0], [3, 3, 3, 3])
     assert loads.moves_biases
     loads.move_biases()
-    first, second = (router.load_bias.tolist() for router in loads.routers.values())
+    first, second = (mixture.router.load_bias.tolist() for mixture in loads.mixtures.values())
     assert first == [-0.25, 0.25, 0.0, 0.25] and second == [0.0] * 4
 
 
@@ -60,6 +61,27 @@ def test_a_router_that_uses_hardly_more_than_one_tokens_experts_is_named(model):
     assert said is not None and said.startswith("layer 1: the router uses 1.2 of 4 experts")
     even = give_loads(model, [5, 5, 5, 5], [40, 10, 10, 10])
     assert even.collapsed(even.metrics()) is None
+
+
+def test_an_expert_that_nearly_every_token_goes_to_is_named():
+    wide = [*SETTINGS, "model.experts.count=16", "model.experts.per_token=4"]
+    loads = give_loads(build_model(compose(wide).config.model, seed=0), [40] * 16, [150, *[30] * 15])
+    said = loads.collapsed(loads.metrics())
+    assert said is not None and said.startswith("layer 1: one of 16 experts gets 100% of the tokens")
+
+
+def test_rows_that_no_expert_computed_count_as_dropped(model):
+    assert give_loads(model, [6, 2, 0, 0], [3, 3, 3, 3]).metrics()["moe/dropped"] == 0.0
+    dropped = give_loads(model, [6, 2, 0, 0], [3, 3, 3, 7], lost=2).metrics()
+    assert dropped["moe/dropped"] == dropped["moe/dropped/0"] == 0.25 and dropped["moe/dropped/1"] == 0.125
+
+
+def test_a_step_of_training_drops_nothing(model):
+    model(torch.randint(0, 256, (2, 16)))
+    loads = RouterLoads(model)
+    loads.collect()
+    metrics = loads.metrics()
+    assert metrics["moe/dropped"] == 0.0 and metrics["moe/load_max"] >= 1.0
 
 
 def test_a_model_without_experts_has_no_loads():

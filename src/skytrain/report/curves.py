@@ -30,10 +30,14 @@ TITLES = {  # in the order of the page; all other metrics follow under their own
     "train/grad_norm": ("gradient norm", ""),
     "perf/step_ms": ("step time", "ms"),
     "perf/memory_gb": ("memory", "GB"),
+    "moe/load_max": ("busiest expert, worst layer", "times the mean load"),
+    "moe/entropy": ("evenness of experts, worst layer", "share of the largest entropy"),
+    "moe/dropped": ("dropped rows, worst layer", "share"),
 }
 TASKS = "eval/"
 STDERR = "_stderr"
 CHANCE = "/chance"
+BY_LAYER = "moe/"  # the worst layer has a curve, and the page of a run a table of all
 HIDDEN = ("/items", "/truncated", STDERR, CHANCE)  # drawn with other metrics, or no curves
 
 
@@ -137,7 +141,8 @@ def has_minimum(metric: str) -> bool:
 def shown_metrics(runs: Iterable[RunCurves]) -> list[str]:
     """Return the metrics with a curve of their own, in the order of the page."""
     names = dict.fromkeys(name for run in runs for name, curve in run.curves.items() if len(curve.steps))
-    others = sorted(name for name in names if name not in TITLES and not name.endswith(HIDDEN))
+    unknown = (name for name in names if name not in TITLES and not name.startswith(BY_LAYER))
+    others = sorted(name for name in unknown if not name.endswith(HIDDEN))
     others.sort(key=lambda name: not is_score(name))
     known = [name for name in TITLES if name in names]
     return [*known[:2], *(name for name in others if is_score(name)), *known[2:], *_rest(others)]

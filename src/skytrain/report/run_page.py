@@ -16,7 +16,7 @@ from .compare_page import curves_html
 from .curves import RunCurves, page_data
 from .page import CURVES_STYLE, html_data, html_page, html_section, html_table, page_script
 
-TRAINING_METRICS = ("train/", "val/", "perf/", "cost/")  # all others belong to tasks and evaluators
+TRAINING_METRICS = ("train/", "val/", "perf/", "cost/", "moe/")  # all others belong to tasks and evaluators
 XY = tuple[float, float]
 Rows = Sequence[Sequence[str]]
 
@@ -48,6 +48,7 @@ def run_html(run: RunPage, attributes: str = "") -> str:
             f'<p class="note">{escape(_summary(run))}</p>',
             _tiles(run),
             curves_html(),
+            html_section("Experts, by layer", html_table(_router_rows(run))),
             html_section("Downstream tasks", html_table(_last_scores(run))),
             html_section("Samples", samples),
             html_section("Attempts", html_table(run.attempts)),
@@ -94,6 +95,17 @@ def _tiles(run: RunPage) -> str:
     ]
     shown = "\n".join(f"<div><span>{name}</span><b>{text}</b></div>" for name, text in tiles if text)
     return f'<div class="tiles">\n{shown}\n</div>'
+
+
+def _router_rows(run: RunPage) -> list[tuple[str, ...]]:
+    """Return the newest loads of each layer's experts; the header alone for a model without them."""
+    rows: list[tuple[str, ...]] = [("layer", "busiest expert / mean", "entropy / largest", "dropped", "step")]
+    names = dict.fromkeys(name for record in run.metrics for name in record if name.startswith("moe/load_max/"))
+    for layer in sorted(int(name.rpartition("/")[2]) for name in names):
+        points = [_points(run, f"moe/{metric}/{layer}") for metric in ("load_max", "entropy", "dropped")]
+        values = [f"{each[-1][1]:.3g}" if each else "" for each in points]
+        rows.append((str(layer), *values, f"{points[0][-1][0]:,.0f}" if points[0] else ""))
+    return rows
 
 
 def _last_scores(run: RunPage) -> list[tuple[str, ...]]:
