@@ -49,6 +49,34 @@ MODELS = {
         "model.experts.bias=true",
         "model.experts.bias_rate=0.01",
     ),
+    # gpt-oss: sinks, biases, a clamp that acts, windows
+    "gpt-oss": (
+        "model=gpt-oss-tiny",
+        "tokenizer=bytes",
+        "model.head_size=8",
+        "model.mlp_width=48",
+        "model.window=10",
+        "model.activation_clamp=0.05",
+        "model.experts.count=4",
+        "model.experts.width=48",
+        "model.experts.balance_loss=0.1",
+    ),
+    # DeepSeek-V3: latent attention, groups of experts, biases that balance them
+    "deepseek": (
+        "model=deepseek-tiny",
+        "tokenizer=bytes",
+        "model.mlp_width=96",
+        "model.latent.rank=16",
+        "model.latent.query_rank=24",
+        "model.latent.plain_size=8",
+        "model.latent.rope_size=4",
+        "model.latent.value_size=8",
+        "model.experts.count=8",
+        "model.experts.width=24",
+        "model.experts.shared_width=24",
+        "model.experts.bias_rate=0.01",
+        "model.experts.balance_loss=0.1",
+    ),
     # transformers' own Llama, of the same size
     "hf": ("model=hf", f"model.name={Path(__file__).parent / 'hf-tiny'}", "tokenizer=bytes"),
 }
@@ -114,6 +142,7 @@ def cases(world_size: int | None = None) -> list[Case]:
         *_muon(),
         *_schedules(),
         *_experts(),
+        *_expert_families(),
         *_deepspeed(),
     ]
     return [case for case in found if world_size in (None, case.world_size)]
@@ -327,6 +356,7 @@ EXPERTS: dict[str, tuple[int, tuple[str, ...]]] = {
     "hsdp x ep 2x2": (4, ("parallel=hsdp", "parallel.expert=2")),
     "ep x tp 2x2": (4, ("parallel=tp-fsdp", "parallel.expert=2")),
     "pp x ep 2x2": (4, ("parallel=pp-ep-fsdp",)),
+    "pp x tp 2x2": (4, ("parallel=pp", "parallel.pipeline=2", "parallel.tensor=2")),
     "ep x cp 2x2": (4, ("parallel=cp", "parallel.context=2", "parallel.shard=2", "parallel.expert=2")),
     "pp-ep-fsdp 2x2x2": (8, ("parallel=pp-ep-fsdp", "trainer.micro_batch=1")),
     "hsdp x ep x tp 2x2x2": (8, ("parallel=hsdp", "parallel.shard=2", "parallel.expert=2", "parallel.tensor=2")),
@@ -336,6 +366,21 @@ EXPERTS: dict[str, tuple[int, tuple[str, ...]]] = {
     ),
 }
 EXPERTS_IN_EVERY_RUN = ("fsdp x2", "tp x2", "cp x2", "ep x2", "ep-fsdp 2x2")
+FAMILIES = {
+    "gpt-oss": ("fsdp x2", "tp x2", "pp x2", "ep x2", "ep-fsdp 2x2", "ep x tp 2x2", "pp x tp 2x2", "pp x ep 2x2"),
+    "deepseek": (
+        "fsdp x2",
+        "tp x2",
+        "pp x2",
+        "cp x2",
+        "ep x2",
+        "ep-fsdp 2x2",
+        "ep x tp 2x2",
+        "pp x tp 2x2",
+        "ep x cp 2x2",
+    ),
+}
+FAMILIES_IN_EVERY_RUN = ("tp x2, gpt-oss", "ep x2, gpt-oss", "tp x2, deepseek", "cp x2, deepseek")
 
 
 def _experts() -> Iterator[Case]:
@@ -345,6 +390,16 @@ def _experts() -> Iterator[Case]:
         if name in ("fsdp x2", "ep-fsdp 2x2", "ep x tp 2x2"):
             more = ("optimizer=muon",)
             yield Case(f"{name}, experts, muon", world_size, overrides, "experts", slow=True, more=more, loss=MUON_LOSS)
+
+
+def _expert_families() -> Iterator[Case]:
+    for family, meshes in FAMILIES.items():
+        for mesh in meshes:
+            world_size, overrides = EXPERTS[mesh]
+            name = f"{mesh}, {family}"
+            # Latents are small at first, and AdamW would make updates of their gradients' rounding.
+            more = ("optimizer.eps=1e-4",) if family == "deepseek" else ()
+            yield Case(name, world_size, overrides, family, slow=name not in FAMILIES_IN_EVERY_RUN, more=more)
 
 
 def _deepspeed() -> Iterator[Case]:

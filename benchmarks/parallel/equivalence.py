@@ -15,7 +15,8 @@ import json
 import re
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +31,7 @@ from benchmarks.parallel.processes import alive, run_ranks
 # the differences that are allowed; the last is relative
 GRADIENT = 1e-7
 NORM = 1e-5
+TIE = 1e-6  # of scores: experts that are closer may be chosen either way
 
 
 @dataclass
@@ -44,6 +46,8 @@ class Outcome:
     logits: Any = None  # of what follows some tokens, then too
     choices: Any = None  # the log-probabilities of continuations that share contexts, then too: (questions, endings)
     greedy: Any = None  # whether each of them is what the model would have said
+    # By step, of all tokens and layers that this rank routed: scores by which experts are ranked, and which are chosen.
+    routing: list[tuple[Any, Any]] = field(default_factory=list)
     global_step: int = 0
 
 
@@ -134,6 +138,8 @@ def train(case: Case, *, evaluations: Literal["usual", "each step", "none"] = "u
     outcome = Outcome()
     whole = batches(config.model.vocab_size, case.documents, case.masked, config.loader.separate_documents)
 
+    routed: list[tuple[Any, Any]] = []  # in the current step
+
     class Watch(pl.Callback):
         def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
             if not outcome.gradients and ends_step(trainer):  # which DeepSpeed asks for too
@@ -145,6 +151,11 @@ def train(case: Case, *, evaluations: Literal["usual", "each step", "none"] = "u
 
         def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
             if (index + 1) % trainer.accumulate_grad_batches == 0:
+                if routed:
+                    outcome.routing.append(
+                        (torch.cat([each[0] for each in routed]), torch.cat([each[1] for each in routed]))
+                    )
+                    routed.clear()
                 outcome.losses.append(module.take_loss())
                 outcome.norms.append(float(module.grad_norm))
 
@@ -201,9 +212,51 @@ def train(case: Case, *, evaluations: Literal["usual", "each step", "none"] = "u
     callbacks = [Watch(), Evaluations(scheduled, [listen], Unlimited(), lambda trainer, module, step: None)]
     trainer = make_trainer(config, plan, open_store(tempfile.gettempdir()), callbacks, [])
     module = make_module(config, plan, outline(config), lambda text: None)
-    trainer.fit(module, datamodule=Data())
+    with recorded_routing(routed):
+        trainer.fit(module, datamodule=Data())
     outcome.global_step = trainer.global_step
     return outcome
+
+
+@contextmanager
+def recorded_routing(rows: list[tuple[Any, Any]]) -> Iterator[None]:
+    """Add to `rows` what routers see and choose in training."""
+    from skytrain.models import Router
+
+    choose = Router.choose
+
+    def watched(router: Any, scores_bte: Any) -> Any:
+        chosen = choose(router, scores_bte)
+        if router.training:
+            ranked = scores_bte if router.load_bias is None else scores_bte + router.load_bias.detach()
+            rows.append((ranked.flatten(0, -2).clone(), chosen.flatten(0, -2).sort(-1).values))
+        return chosen
+
+    Router.choose = watched  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Router.choose = choose  # type: ignore[method-assign]
+
+
+def rerouted(mine: Outcome, single: Outcome) -> tuple[int, int]:
+    """Count tokens that went to other experts than in one process: where scores are apart, and where they are a tie.
+
+    A rank's rows are found among those of one process by their scores, which are nearly the same.
+    """
+    import torch
+
+    apart = ties = 0
+    for (scores, chosen), (all_scores, all_chosen) in zip(mine.routing, single.routing, strict=False):
+        nearest = torch.cdist(scores.double(), all_scores.double(), p=float("inf")).argmin(1)
+        other = (chosen != all_chosen[nearest]).any(1)
+        best = scores[other].sort(-1, descending=True).values
+        close = (
+            (best.diff(dim=-1).abs() <= TIE)[:, chosen.size(1) - 1] if chosen.size(1) < best.size(1) else other[other]
+        )
+        ties += int(close.sum())
+        apart += int((~close).sum())
+    return apart, ties
 
 
 def compare(mine: Outcome, single: Outcome) -> dict[str, float]:
@@ -224,6 +277,7 @@ def compare(mine: Outcome, single: Outcome) -> dict[str, float]:
             (mine.choices.argmax(-1) != single.choices.argmax(-1)).sum() + (mine.greedy != single.greedy).sum()
         ),
         "steps": abs(mine.global_step - single.global_step),
+        **dict(zip(("rerouted", "ties"), rerouted(mine, single), strict=True)),
     }
 
 
