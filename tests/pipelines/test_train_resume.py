@@ -15,7 +15,7 @@ from skytrain.checkpoints import (
     committed,
     committed_steps,
     load_model,
-    open_checkpoint,
+    open_weights,
     step_key,
     verify,
 )
@@ -314,7 +314,7 @@ def test_a_mixture_starts_from_a_dense_run_and_computes_what_it_computed(root):
     assert any("each of 4 experts starts as a copy of the MLP of dense@8" in line for line in notes.said)
     store = open_store(str(root))
     dense = load_model(store, "dense@8").model
-    upcycled = build_upcycled(moe.model, 0, open_checkpoint(store, step_key("dense", 8)).model).eval()
+    upcycled = build_upcycled(moe.model, 0, open_weights(store, step_key("dense", 8)).weights).eval()
     tokens = torch.randint(0, 257, (2, 32), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         torch.testing.assert_close(upcycled(tokens)[..., :257], dense(tokens)[..., :257], atol=2e-5, rtol=0)

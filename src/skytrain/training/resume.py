@@ -315,7 +315,7 @@ def fetch_checkpoint(store: Store, run: str, point: ResumePoint) -> ResumePoint:
 def build_start_model(config: Config, store: Store, point: ResumePoint) -> nn.Module:
     """Build the model that training starts with, without weights where a whole checkpoint is restored into it later."""
     if point.upcycled and point.weights_key is not None and has_layers(config.model):
-        return build_upcycled(config.model, config.seed, open_checkpoint(point.source(store), point.weights_key).model)
+        return build_upcycled(config.model, config.seed, open_weights(point.source(store), point.weights_key).weights)
     if point.weights_key is not None:
         model = build_model(config.model, seed=config.seed, start_weights=False)
         load_weights(model, open_weights(point.source(store), point.weights_key).weights)
