@@ -396,10 +396,14 @@ def gathers_weights(mesh: Mesh) -> bool:
     return mesh.zero == 3 and (mesh.sharing > 1 or mesh.offload or mesh.alone)
 
 
-def held_parameters(model: DecoderConfig, mesh: Mesh) -> float:
-    """Return the parameters of a rank's layers and heads, before they are sharded; tensor parallelism copies experts."""
+def held_parameters(model: DecoderConfig, mesh: Mesh, *, padded: bool = False) -> float:
+    """Return the parameters of a rank's layers and heads, before they are sharded; tensor parallelism copies experts.
+
+    They are counted with the padding of the vocabulary only if `padded`.
+    """
     size = decoder_size(model)
-    return ((size.padded_parameters - size.expert_parameters) / mesh.tensor + size.expert_parameters) / mesh.pipeline
+    whole = size.padded_parameters if padded else size.parameters
+    return ((whole - size.expert_parameters) / mesh.tensor + size.expert_parameters) / mesh.pipeline
 
 
 def gathered_block(model: DecoderConfig, mesh: Mesh) -> float:
@@ -414,7 +418,7 @@ def rank_memory(job: TrainingJob, mesh: Mesh) -> Memory:
     size = decoder_size(job.model)
     width = job.model.width
     table = job.model.padded_vocab * width / mesh.tensor  # the embedding, and the head where it is not tied
-    held = held_parameters(job.model, mesh)
+    held = held_parameters(job.model, mesh, padded=True)
     block_weights = gathered_block(job.model, mesh)
     state = training_state(job, mesh, held)
     buffers = rank_buffers(job, mesh, held, table, block_weights)
