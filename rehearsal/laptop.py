@@ -53,6 +53,8 @@ PRICES = {
     (SECOND, "us-east-2b"): 2.3002,
 }
 RANKS = 2  # of a machine
+# Of the machines that a pipeline chooses for itself, to prepare data and to finish: the cheapest of the catalogue.
+PRICES |= {("c7i.xlarge", "us-east-2a"): 0.0473, ("g6.2xlarge", "us-east-2a"): 0.2566}
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Laptop:
             "private_subnets": ground.subnets, "public_subnets": {}, "node_subnets": "private",
             "security_group_id": ground.group, "operator_role_arn": ground.roles.operator,
             "node_role_arn": ground.roles.node, "viewer_role_arn": ground.roles.viewer,
-            "instance_profile_name": "demo-node",
+            "instance_profile_name": "demo-node", "prepare_instance_profile_name": "demo-prepare",
         }  # fmt: skip
         for path, text in cloud_files(outputs, "ada").items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +107,7 @@ class Laptop:
     def launch(self, wanted: Wanted, log: Path, follow: bool) -> subprocess.Popen[bytes]:
         """Start `skytrain launch --yes`; the bundle is in the store before."""
         words = self.launch_words(wanted)
-        self._upload_bundle(words)
+        self.upload_bundles(words)
         return self.start(*words, "--yes", "--follow" if follow else "--no-follow", log=log)
 
     def start(self, *words: str, log: Path) -> subprocess.Popen[bytes]:
@@ -119,13 +121,13 @@ class Laptop:
 
     def launch_job(self, words: Sequence[str]) -> str:
         """Run `skytrain launch --yes` of a job that needs no plan, to its end; return what it printed."""
-        self._upload_bundle(words)
+        self.upload_bundles(words)
         return self.command(*words, "--yes").stdout
 
-    def launch_words(self, wanted: Wanted) -> list[str]:
+    def launch_words(self, wanted: Wanted, job: str = "train") -> list[str]:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         place = [f"cloud.python={self.image}", f"cloud.python_version='{version}'", f"cloud.patience={wanted.patience}"]
-        return ["launch", "train", "--plan", str(self.plan(wanted)), "cloud=ec2", *place]
+        return ["launch", job, "--plan", str(self.plan(wanted)), "cloud=ec2", *place]
 
     def command(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command of Skytrain in the folder, to its end."""
@@ -137,11 +139,17 @@ class Laptop:
             raise RuntimeError(f"skytrain {words[0]} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         return done
 
-    def _upload_bundle(self, words: Sequence[str]) -> None:
-        """Upload the launch's bundle, under the name that its boot script will ask for, unless it is there."""
-        requests = json.loads(self.command(*words, "--dry-run").stdout)
-        [template, *_] = [one["parameters"] for one in requests if one["operation"] == "CreateLaunchTemplate"]
-        script = base64.b64decode(template["LaunchTemplateData"]["UserData"]).decode()
+    def upload_bundles(self, words: Sequence[str]) -> str:
+        """Upload the launch's bundles, under the names that boot scripts will ask for; return what a dry run says."""
+        dry = self.command(*words, "--dry-run")
+        for one in json.loads(dry.stdout):
+            if one["operation"] == "CreateLaunchTemplate":
+                data = one["parameters"]["LaunchTemplateData"]
+                self._upload_bundle(base64.b64decode(data["UserData"]).decode())
+        return dry.stderr
+
+    def _upload_bundle(self, script: str) -> None:
+        """Upload the bundle of a boot script, unless it is there."""
         found = re.search(rf"--recursive {self.root}/(bundles/\w+) ", script)
         assert found is not None, script
         store = open_store(self.root)
@@ -150,6 +158,8 @@ class Laptop:
             return
         with tempfile.TemporaryDirectory(prefix="skytrain-bundle-") as name:
             wheels = [skytrain_wheel(Path(name)), pip_wheel(Path(name))]
+            if "image.pth" not in script:  # a plain image has no packages: their wheels are in the bundle
+                wheels.append(packages_wheel(Path(name), self.image))
             for path in wheels:
                 store.upload(path, f"{key}/{path.name}")
             sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in wheels)
@@ -173,6 +183,16 @@ def make_image(folder: Path) -> Path:
         if "skytrain" not in path.name and not path.name.startswith("__"):
             (place / path.name).symlink_to(path)
     return folder / "bin" / "python"
+
+
+def packages_wheel(folder: Path, image: Path) -> Path:
+    """Write a wheel that stands for those of all other packages: it only says where they are."""
+    from skytrain.targets.wheels import write_wheel
+
+    [place] = image.parents[1].glob("lib/python*/site-packages")
+    files = {"rehearsed_packages.pth": f"{place}\n".encode()}
+    about = "Metadata-Version: 2.1\nName: rehearsed_packages\nVersion: 1\n"
+    return write_wheel(folder, "rehearsed_packages", "1", files, about)
 
 
 def pip_wheel(folder: Path) -> Path:

@@ -15,6 +15,7 @@ from .interruptions import INTERRUPTIONS
 from .laptop import STEPS, Wanted
 from .money import MONEY
 from .phases import replacement_phases
+from .pipeline import pipeline
 from .storms import STORMS, proven_by
 from .sweeps import sweep
 from .world import RehearsalFailed, RehearsedRun, World
@@ -161,6 +162,7 @@ SCENARIOS: dict[str, Scenario] = {
     "kill": kill,
     "interruptions": interruptions,
     "sweep": sweep,
+    "pipeline": pipeline,
     **STORMS,
     **MONEY,
 }

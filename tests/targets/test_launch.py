@@ -736,9 +736,9 @@ def test_a_run_starts_only_after_its_smoke_run_has_ended_well(
     ground: Ground, stubbed: StubbedSession, s3_root: str, exit_code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = smoked(ground, stubbed, s3_root)
-    assert ready.smoke is not None and ready.smoke.run == f"{RUN}-smoke"
-    assert ready.smoke.record.over_at < ready.record.over_at and "starts only if it ends well" in smoke_text(ready)
-    command = ready.smoke.groups[0].boot.command
+    assert ready.first is not None and ready.first.run == f"{RUN}-smoke"
+    assert ready.first.record.over_at < ready.record.over_at and "starts only if it ends well" in smoke_text(ready)
+    command = ready.first.groups[0].boot.command
     batch = config_of(ground, s3_root).trainer.batch_tokens
     assert f"trainer.stop_at_step={-(-20_000_000 // batch)}" in command
     assert command[command.index("--keep-on-failure") + 1] == "1800s"
@@ -770,7 +770,7 @@ def test_a_run_starts_only_after_its_smoke_run_has_ended_well(
 def test_a_terminal_that_is_killed_before_it_launches_the_smoke_run_does_not_block_the_run(
     ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start_launch(replace(smoked(ground, stubbed, s3_root), smoke=None), {}, Silent())
+    start_launch(replace(smoked(ground, stubbed, s3_root), first=None), {}, Silent())
     monkeypatch.setattr(launch_limits, "BEGIN_SECONDS", 0)
     assert smoked(ground, stubbed, s3_root).record.id == "00002"
 

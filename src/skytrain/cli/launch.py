@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from ..targets import Finding, ReadyJob, RunEnd, RunFollower
 
 JOB = "skytrain.job"
-JOBS: tuple[JobKind, ...] = ("train", "prepare", "tune")  # endpoints: `skytrain serve --target ec2`
+JOBS: tuple[JobKind, ...] = ("train", "prepare", "tune", "finish")  # endpoints: `skytrain serve --target ec2`
+PIPELINE = "pipeline"
 
 
-def _split_job(arguments: list[str]) -> tuple[JobKind, list[str]]:
+def _split_job(arguments: list[str]) -> tuple[str, list[str]]:
     """Return the job, whose name may be left out, and its settings."""
     from ..config import SkytrainError
 
     if not arguments or "=" in arguments[0]:
         return "train", arguments
-    for job in JOBS:
-        if arguments[0] == job:
-            return job, arguments[1:]
-    raise SkytrainError(f"launch {arguments[0]}: no such job\n  one of {', '.join(JOBS)}")
+    if arguments[0] in (*JOBS, PIPELINE):
+        return arguments[0], arguments[1:]
+    raise SkytrainError(f"launch {arguments[0]}: no such job\n  one of {', '.join((*JOBS, PIPELINE))}")
 
 
 def _without_job(context: typer.Context, arguments: list[str] | None) -> list[str]:
@@ -43,10 +43,10 @@ def _without_job(context: typer.Context, arguments: list[str] | None) -> list[st
 Job = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[train|prepare|tune] KEY=VALUE",
+        metavar="[train|prepare|tune|finish|pipeline] KEY=VALUE",
         callback=_without_job,
-        help="The job, and its settings as for `skytrain train`, `prepare` or `tune`; with --plan, those of the plan "
-        "come first.",
+        help="The job, and its settings as for `skytrain train`, `prepare`, `tune` or `finish`; with --plan, those of "
+        "the plan come first.",
         show_default=False,
     ),
 ]
@@ -96,7 +96,11 @@ def launch(
 
     Rents the plan's machines, which survive interruptions and give themselves back. `launch prepare` rents one without
     GPUs; its source must be in S3 or on the internet. `launch tune` rents tune.machines of type tune.instance, which
-    share a sweep.
+    share a sweep. `launch finish run=NAME` evaluates, exports and reports a trained run on one small machine.
+
+    `launch pipeline` does the whole job under one budget: it prepares the data unless that is done, trains, then
+    evaluates (HellaSwag), exports and writes the run's page. Each stage has machines that fit it, and starts the next
+    one. The same command continues a pipeline that was interrupted.
 
     cloud=sagemaker creates a training job, cloud=eks a Kubernetes job, cloud=slurm a batch job, cloud=emr a Spark job.
 
@@ -108,6 +112,7 @@ def launch(
     Examples:
       skytrain launch train --plan plan.json cloud=ec2
       skytrain launch train recipe=gpt2-124m-pile cloud=ec2 budget.usd=150
+      skytrain launch pipeline recipe=gpt2-124m-pile budget.usd=150 cloud=ec2 --dry-run
       skytrain launch train --plan plan.json cloud=ec2 --smoke 20M --keep-on-failure 30m
       skytrain launch prepare data=fineweb data.target_tokens=10B cloud=ec2 budget.usd=20
       skytrain launch tune recipe=tune-hw5 cloud=ec2 tune.machines=2 --dry-run
@@ -118,15 +123,16 @@ def launch(
       skytrain launch train --plan plan.json cloud=eks cloud.eks.cluster=training cloud.eks.image=$IMAGE --dry-run
     """
     from ..aws import account_folders
-    from ..targets import LaunchRequest, prepare_job
+    from ..targets import LaunchRequest, prepare_job, prepare_pipeline
 
     folders = account_folders(config_dir or []) if dry_run else config_dir or []
     watch = sys.stdout.isatty() if follow is None else follow
     only = {"instance": instance, "nodes": nodes, "market": market}
     keep = seconds_of("--keep-on-failure", keep_on_failure)
-    job = prepare_job(
+    whole = context.meta[JOB] == PIPELINE
+    job = (prepare_pipeline if whole else prepare_job)(
         LaunchRequest(
-            job=context.meta[JOB],
+            job="train" if whole else context.meta[JOB],
             overrides=overrides or [],
             folders=folders,
             compose=lambda settings: compose_overrides(
@@ -176,6 +182,7 @@ def _start(job: ReadyJob, yes: bool) -> None:
 
 def _follow(job: ReadyJob) -> int:
     """Follow the run, and what comes before it; return the exit code."""
+    from ..report import text_table
     from ..targets import RunFollower
     from .console import reporter
 
@@ -185,7 +192,11 @@ def _follow(job: ReadyJob) -> int:
         if code is not None:
             return code
     follower = RunFollower(job.config, job.name, job.session, launched=True)
-    return follow_launch(follower, job.next_arguments)
+    code = follow_launch(follower, job.next_arguments)
+    if code == 0 and job.conclude is not None:
+        rows, line = job.conclude()
+        print(f"{text_table(rows)}\n{line}")
+    return code
 
 
 def _show_run(follower: RunFollower, detached: str) -> RunEnd | None:

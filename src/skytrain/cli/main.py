@@ -38,6 +38,7 @@ from . import (
     doctor,
     evaluate,
     export,
+    finish,
     gc,
     generate,
     image,
@@ -63,7 +64,7 @@ from . import (
 )
 
 SECTIONS = {
-    "Pipeline": ("quickstart", "prepare", "plan", "tune", "train", "evaluate", "generate", "export"),
+    "Pipeline": ("quickstart", "prepare", "plan", "tune", "train", "evaluate", "generate", "export", "finish"),
     "Runs": ("status", "logs", "stop", "tensorboard", "report", "runs", "checkpoints"),
     "After training": ("branch", "merge", "merge-report", "serve", "chat"),
     "Rented machines": ("doctor", "cloud", "launch", "node", "shell", "costs", "gc", "catalog", "image"),
@@ -125,6 +126,7 @@ app.command()(shell.shell)
 app.command()(costs.costs)
 app.command()(gc.gc)
 app.command()(evaluate.evaluate)
+app.command()(finish.finish)
 app.command()(generate.generate)
 app.command()(export.export)
 app.command(epilog=exit_codes_text())(branch.branch)

@@ -43,7 +43,7 @@ EfaDevices = Annotated[
     ),
 ]
 NodeJobKind = Annotated[
-    Literal["train", "prepare", "tune", "serve"],
+    Literal["train", "prepare", "tune", "serve", "finish"],
     typer.Option("--job", help="What the machines do; all but training needs one machine."),
 ]
 
@@ -84,7 +84,7 @@ def node(
 
     composed = compose_overrides(overrides, config_dir, source)
     start = Start(source, weights_only, at_step, fall_back)
-    if job in ("train", "tune"):
+    if job in ("train", "tune", "finish"):
         check_installed()
     request = NodeRequest(
         run=run_name(composed.config, start),

@@ -161,7 +161,7 @@ from .secrets import (
     without_secrets as without_secrets,
 )
 from .source import source_files as source_files, source_hash as source_hash
-from .tasks import NamedTask as NamedTask, find_tasks as find_tasks
+from .tasks import NamedTask as NamedTask, find_tasks as find_tasks, finish_settings as finish_settings
 from .trusted_code import (
     Untrusted as Untrusted,
     check_named as check_named,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,14 @@ import yaml  # type: ignore[import-untyped]
 
 from .errors import ConfigError, nearest
 from .group_files import GROUPS_MODULE, file_settings
-from .schema import EvaluationConfig, TaskConfig
+from .schema import Config, EvaluationConfig, TaskConfig
 from .typed import build
 
 TEXT_FILES = (".txt", ".md")
 RECORD_FILES = (".jsonl", ".json", ".parquet")
 LLMC_FILE = ".bin"
 KEY = "evaluation.tasks"
+FINISH_TASKS = ("hellaswag",)
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,12 @@ class NamedTask:
     name: str
     config: TaskConfig
     data: str | None
+
+
+def finish_settings(config: Config, *only: str) -> Config:
+    """Return the configuration with the tasks that a trained run is scored on: its own, or HellaSwag if it has none."""
+    tasks = list(only) or list(config.evaluation.tasks) or list(FINISH_TASKS)
+    return replace(config, evaluation=replace(config.evaluation, tasks=tasks))
 
 
 def builtin_tasks() -> list[str]:

@@ -18,7 +18,7 @@ from .processes import (
     kill_processes_with as kill_processes_with,
     kill_session as kill_session,
 )
-from .progress import ENDPOINT_PORT as ENDPOINT_PORT
+from .progress import ENDPOINT_PORT as ENDPOINT_PORT, FINISH_SUFFIX as FINISH_SUFFIX
 from .ranks import JoinedJob as JoinedJob, Ranks as Ranks, ToldByFirstRank as ToldByFirstRank
 from .rendezvous import (
     GenerationRecord as GenerationRecord,

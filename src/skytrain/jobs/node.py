@@ -23,7 +23,7 @@ from .health import HostNeeds, find_problems
 from .machines import LocalMachines, RentedMachines
 from .network import address_towards
 from .node_agent import AgentLimits, HostServices, NodeAgent
-from .node_job import PrepareCommand, ServeCommand, StartsJobs, TrainCommand, TuneCommand
+from .node_job import FinishCommand, PrepareCommand, ServeCommand, StartsJobs, TrainCommand, TuneCommand
 from .progress import has_met, lasting_progress
 from .rendezvous import HostIdentity, MeetingStore
 
@@ -44,7 +44,7 @@ class NodeRequest:
     name: str | None = None  # of this machine
     address: str | None = None
     launch: str | None = None
-    job: Literal["train", "prepare", "tune", "serve"] = "train"
+    job: Literal["train", "prepare", "tune", "serve", "finish"] = "train"
     keep_seconds: float = 0.0  # how long the machine is kept after the run has failed
     efa_devices: int = 0  # that the machine was rented with
 
@@ -118,6 +118,7 @@ def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell
         "train": TrainCommand(request.arguments, request.nodes, request.processes, secrets),
         "prepare": PrepareCommand(request.arguments, store, run, secrets),
         "tune": TuneCommand(request.arguments, store, run, machine=host.machine, secrets=secrets),
+        "finish": FinishCommand(request.arguments, store, run, secrets),
         "serve": ServeCommand(request.arguments, store, run),
     }
     services = HostServices(

@@ -1,4 +1,4 @@
-"""The job of a generation on one host, as a child of the node agent: `skytrain train`, `prepare`, `tune` or `serve`."""
+"""The job of a generation on one host, as a child of the node agent: `skytrain train`, `prepare`, `tune`, `finish` or `serve`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ..storage import Store, StoreError
 from .generations import JobGeneration
 from .lifeline import die_with_parent, identify
 from .processes import kill_job
+from .progress import trained_run
 from .supervision import JoinedGeneration
 
 KEPT_LINES = 2000  # only the last ones are kept
@@ -141,6 +142,21 @@ class TuneCommand:
     def start(self, generation: JobGeneration, node_rank: int) -> NodeJob:
         output = JobOutput(self.store, self.run, f"{generation.number:05d}", self.secrets)
         command = [sys.executable, "-m", "skytrain", "tune", *self.arguments, f"tune.host={self.machine}"]
+        return ChildJob(command, None, output, self.secrets)
+
+
+@dataclass(frozen=True)
+class FinishCommand:
+    """`skytrain finish RUN ARGUMENTS` on one machine. If it is killed, the next one does what is missing."""
+
+    arguments: Sequence[str]
+    store: Store
+    run: str  # under which the machine is launched
+    secrets: Mapping[str, str] = field(default_factory=dict)
+
+    def start(self, generation: JobGeneration, node_rank: int) -> NodeJob:
+        output = JobOutput(self.store, self.run, f"{generation.number:05d}", self.secrets)
+        command = [sys.executable, "-m", "skytrain", "finish", trained_run(self.run), *self.arguments]
         return ChildJob(command, None, output, self.secrets)
 
 

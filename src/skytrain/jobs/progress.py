@@ -14,17 +14,24 @@ from ..storage import Store
 
 ENDPOINT_PORT = 8000  # of an endpoint on a rented machine
 ANSWER_SECONDS = 1.0
+FINISH_SUFFIX = "-finish"  # of the name under which a machine is launched that finishes a run
 
 
 def lasting_progress(store: Store, run: str, job: str, config: Config) -> int:
-    """Return how far a job has come: committed steps, trials, parts of data, or an endpoint that answers."""
+    """Return how far a job has come: committed steps, trials, parts of data, results, or an endpoint that answers."""
     measures: dict[str, Callable[[], int]] = {
         "train": lambda: max(committed_steps(store, run), default=0),
         "tune": lambda: _of_sweep(store, run.rpartition("-machine-")[0]),
         "prepare": lambda: sum(len(store.list(f"{kind}/{config.data.name}/")) for kind in ("corpora", "tokens")),
         "serve": lambda: int(_answers(ENDPOINT_PORT)),
+        "finish": lambda: len(store.list(f"runs/{trained_run(run)}/finish/")),
     }
     return measures[job]()
+
+
+def trained_run(run: str) -> str:
+    """Return the run that a machine finishes, by the name under which the machine is launched."""
+    return run.removesuffix(FINISH_SUFFIX)
 
 
 def has_met(store: Store, run: str, generation: int) -> bool:

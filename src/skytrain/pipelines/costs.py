@@ -13,9 +13,9 @@ from ..aws import RUN, AwsSession, Call, CloudError
 from ..config import Config, format_bytes, format_seconds, plural
 from ..planning import unit_prices
 from ..report import text_table
-from ..runs import Count, HostSpends, LaunchRecord, command_spends, last_records, launches_of, load_run
+from ..runs import Count, HostSpends, LaunchRecord, command_spends, last_records, launches_of, load_run, read_pipeline
 from ..storage import Store, open_store
-from ..targets import billing_targets, built_in_target, count_launches
+from ..targets import billing_targets, built_in_target, count_launches, ledger_rows
 
 # us-east-2. Rank 0 writes spend, metrics and log and lists the attempts every five seconds, and reads one small object.
 WRITES_PER_HOUR = 4 * 720
@@ -71,6 +71,7 @@ class RunCosts:
     bill: Bill | None
     jobs: tuple[JobCost, ...] = ()  # of targets that bill jobs
     unread_jobs: int = 0  # of those, without a session to ask about them
+    stages: tuple[tuple[str, ...], ...] = ()  # of the pipeline that the run belongs to: a table, header first
 
     @property
     def usd(self) -> float:
@@ -82,6 +83,7 @@ class RunCosts:
     def to_text(self) -> str:
         tables = [text_table(cost_rows(self))] if self.machines or not self.jobs else []
         tables += [text_table(_job_rows(self))] if self.jobs else []
+        tables += [f"\n{text_table(list(self.stages))}"] if self.stages else []
         return "\n".join([*tables, *cost_notes(self)])
 
 
@@ -92,7 +94,7 @@ def costs(
     store = open_store(config.store)
     launched = launches_of(store, run)
     if session is not None:
-        count_launches(session, store, launched, tell)
+        count_launches(session, store, [*launched, *_launches_of_stages(store, run)], tell)
     launches = billed_launches(store, run)
     # A launch that prepares data, or whose machines have not begun to train, has no record of a run.
     began_at = (
@@ -120,7 +122,15 @@ def costs(
         bill=None if session is None else read_bill(session, run, began_at),
         jobs=() if session is None else tuple(job_costs(session, launches)),
         unread_jobs=len(launches) if session is None else 0,
+        stages=tuple(ledger_rows(store, run)),
     )
+
+
+def _launches_of_stages(store: Store, run: str) -> list[LaunchRecord]:
+    """Return the launches of the other stages of a run's pipeline."""
+    record = read_pipeline(store, run)
+    others = [stage.run for stage in record.stages if stage.run != run] if record else []
+    return [launch for other in others for launch in launches_of(store, other)]
 
 
 def billed_launches(store: Store, run: str) -> list[LaunchRecord]:

@@ -22,6 +22,7 @@ from ..runs import (
     read_metrics,
     read_object,
     read_outcome,
+    record_of,
 )
 from ..storage import NotFound, Store, open_store
 from ..targets import status_of
@@ -85,9 +86,27 @@ def run_page(config: Config, store: Store, name: str) -> RunPage:
         attempts=_attempts(store, name),
         costs=_lower_head(cost_rows(spent)) if spent.machines else (),
         cost_notes=cost_notes(spent),
+        stages=_lower_head(list(spent.stages)) if spent.stages else (),
+        scores=_scores(store, name),
         samples=_samples(store, name),
         merge=dataclasses.asdict(merged) if merged else {},
     )
+
+
+def _scores(store: Store, name: str) -> list[tuple[str, ...]]:
+    """Return what `skytrain finish` measured, header first; none where it measured nothing."""
+    rows: list[tuple[str, ...]] = []
+    for stat in store.list(f"runs/{name}/finish/"):
+        if "/scores/" not in stat.key:
+            continue
+        with record_of(store, stat.key):
+            found = read_object(store, stat.key)
+            for task, result in found["tasks"].items():
+                for scoring, measure in result["metrics"].items():
+                    value, error = (measure[part] for part in ("value", "stderr"))
+                    shown = f"{value:.4g}{f' ± {error:.2g}' if error is not None else ''}" if value is not None else "?"
+                    rows.append((task, scoring, shown, f"{result['items']:,}", f"{found['step']:,}"))
+    return [("task", "scoring", "value", "items", "step"), *rows] if rows else []
 
 
 def _attempts(store: Store, name: str) -> list[tuple[str, ...]]:

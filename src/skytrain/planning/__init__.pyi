@@ -112,6 +112,7 @@ from .plan_file import (
     timestamp as timestamp,
     write_plan as write_plan,
 )
+from .plan_finish import finish_plan as finish_plan, finish_work as finish_work
 from .plan_making import (
     JobMaterial as JobMaterial,
     PlanMaterial as PlanMaterial,

@@ -133,11 +133,16 @@ def task_tokens(evaluation: EvaluationConfig, steps: int) -> int:
     """Return the tokens that downstream tasks compute during a run: at each interval of `evaluation.every` steps, and after the last step."""
     if evaluation.every is None:
         return 0
+    return tokens_of_tasks(evaluation) * -(-steps // evaluation.every)
+
+
+def tokens_of_tasks(evaluation: EvaluationConfig) -> int:
+    """Return the tokens that downstream tasks compute when they are scored once."""
     once = 0
     for task in find_tasks(evaluation):
         available = task.config.items or evaluation.limit or UNKNOWN_ITEMS
         once += min(available, evaluation.limit or available) * task.config.item_tokens
-    return once * -(-steps // evaluation.every)
+    return once
 
 
 def s3_seconds(size: float, instance: InstanceType, nodes: int = 1) -> float:

@@ -15,7 +15,7 @@ from .catalog import Market
 
 FORMAT = 3
 HASH = "hash"  # key of the hash over all other keys
-JobKind = Literal["train", "prepare", "tune", "serve"]
+JobKind = Literal["train", "prepare", "tune", "serve", "finish"]
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,9 @@ def prepare_plan(work: PrepareWork, material: JobMaterial) -> Plan:
         for market in ([request.market] if request.market else MARKETS)
         if (price := material.catalog.price(instance.type, request.region, market))
     ]
-    chosen = _chosen(offers, request)
+    chosen = choose_machine(
+        offers, request, "preparing the data", "raise the budget, or prepare less: data.target_tokens"
+    )
     return Plan(
         format=FORMAT,
         made_at=timestamp(now),
@@ -89,18 +91,21 @@ def prepare_plan(work: PrepareWork, material: JobMaterial) -> Plan:
     )
 
 
-def _chosen(offers: Sequence[PlannedOffer], request: PlanRequest) -> list[PlannedOffer]:
-    """Return the choice and its fallbacks: each type and market once."""
+def choose_machine(offers: Sequence[PlannedOffer], request: PlanRequest, what: str, remedy: str) -> list[PlannedOffer]:
+    """Return the choice and its fallbacks: each type and market once.
+
+    `what` is the work, for people; `remedy` what they can do if the budget is too small.
+    """
     if not offers:
         raise SkytrainError(
-            f"the catalogue has no machine without GPUs in {request.region}\n  try: skytrain catalog refresh"
+            f"the catalogue has no machine for {what} in {request.region}\n  try: skytrain catalog refresh"
         )
     affordable = [offer for offer in offers if request.budget.covers(offer.cost.usd_p90)]
     if not affordable:
         least = min(offers, key=lambda offer: offer.cost.usd_p90)
         raise SkytrainError(
-            f"preparing the data may cost ${least.cost.usd_p90:.2f} (p90, on {least.instance_type}, {least.market}), "
-            f"more than budget.usd={request.budget_usd:g}\n  raise the budget, or prepare less: data.target_tokens"
+            f"{what} may cost ${least.cost.usd_p90:.2f} (p90, on {least.instance_type}, {least.market}), "
+            f"more than budget.usd={request.budget_usd:g}\n  {remedy}"
         )
     limit = request.deadline_hours or LONGEST_HOURS
     in_time = [offer for offer in affordable if offer.cost.hours_p90 <= limit]

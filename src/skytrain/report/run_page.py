@@ -32,6 +32,8 @@ class RunPage:
     attempts: Rows = ()
     costs: Rows = ()
     cost_notes: Sequence[str] = ()
+    stages: Rows = ()  # of the pipeline that the run belongs to
+    scores: Rows = ()  # on downstream tasks, after training
     samples: Sequence[tuple[str, str]] = ()  # when, text
     merge: Mapping[str, Any] = field(default_factory=dict)  # what a merged model was made of
 
@@ -50,9 +52,11 @@ def run_html(run: RunPage, attributes: str = "") -> str:
             curves_html(),
             html_section("Experts, by layer", html_table(_router_rows(run))),
             html_section("Downstream tasks", html_table(_last_scores(run))),
+            html_section("Downstream tasks, after training", html_table(run.scores)),
             html_section("Samples", samples),
             html_section("Attempts", html_table(run.attempts)),
             html_section("Costs", html_table(run.costs) + notes if run.costs else ""),
+            html_section("Stages of the pipeline", html_table(run.stages)),
             html_section("Merged from", merge),
             html_section("Lineage", html_table([("", ""), *run.curves.lineage], "words")),
             html_section("What was run", html_table(_facts(run), "words") + settings),

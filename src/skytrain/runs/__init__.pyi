@@ -37,6 +37,7 @@ from .launches import (
     current_offer as current_offer,
     end_launch as end_launch,
     ended_reason as ended_reason,
+    following_launches as following_launches,
     inputs_folder as inputs_folder,
     is_superseded as is_superseded,
     launch_folder as launch_folder,
@@ -48,6 +49,7 @@ from .launches import (
     may_grow as may_grow,
     next_launch as next_launch,
     offer_key as offer_key,
+    preceding_launches as preceding_launches,
     read_launch as read_launch,
     requested_at as requested_at,
     started_key as started_key,
@@ -85,6 +87,17 @@ from .metrics import (
     last_metrics as last_metrics,
     read_metrics as read_metrics,
     was_measured as was_measured,
+)
+from .pipeline_record import (
+    LaunchedStage as LaunchedStage,
+    PipelineRecord as PipelineRecord,
+    StageCost as StageCost,
+    billed_machines as billed_machines,
+    finish_folder as finish_folder,
+    pipeline_ledger as pipeline_ledger,
+    read_pipeline as read_pipeline,
+    write_billed as write_billed,
+    write_pipeline as write_pipeline,
 )
 from .prometheus import MetricsPage as MetricsPage, metrics_served as metrics_served
 from .reading import DamagedRecord as DamagedRecord, read_object as read_object, record_of as record_of

@@ -7,17 +7,18 @@ import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from .. import __version__
 from ..config import SkytrainError, build
-from ..storage import Store
+from ..storage import NotFound, Store
 from .meter import boot_clock
 from .reading import DamagedRecord, read_object
 from .stopping import user_name
 
 DEFAULT_TARGET = "ec2"  # of a record that names none, and of an account without cloud.target
 NEVER = datetime(9000, 1, 1, tzinfo=UTC)
+MOST_STAGES = 8  # launches that follow one another
 AWAKE_SECONDS = 10.0  # a write that took longer may have spanned a sleep of the computer
 
 
@@ -85,8 +86,8 @@ class LaunchRecord:
     words: list[str]
     groups: list[LaunchedGroup]
     failed: bool = False
-    after: LaunchId | None = None  # all groups wait at zero until this launch, a smoke run, has succeeded
-    then: LaunchId | None = None  # this launch is a smoke run, whose last act starts or removes that one
+    after: LaunchId | None = None  # all groups wait at zero until this launch has succeeded: a smoke run, or a stage
+    then: LaunchId | None = None  # that launch waits for this one, whose last act starts or removes it
     target: str = DEFAULT_TARGET  # the value of cloud.target; each group of another than ec2 is a job there
     origin: LaunchOrigin | None = None  # None: launched by a version that recorded none
 
@@ -160,14 +161,35 @@ def offer_key(record: LaunchRecord, number: int) -> str:
 
 
 def launch_starts(store: Store, record: LaunchRecord) -> bool | None:
-    """Return whether a launch that waited for a smoke run was started; None while it waits."""
+    """Return whether a launch that waited for another one was started; None while it waits."""
     if store.exists(started_key(record)):
         return True
     return False if read_launch(store, record.run, record.id).failed else None
 
 
+def following_launches(store: Store, record: LaunchRecord) -> list[LaunchRecord]:
+    """Return the launch that waits for this one, the one that waits for that, and so on."""
+    return _chain(store, record, "then")
+
+
+def preceding_launches(store: Store, record: LaunchRecord) -> list[LaunchRecord]:
+    """Return the launch that this one waits for, the one that that waits for, and so on."""
+    return _chain(store, record, "after")
+
+
+def _chain(store: Store, record: LaunchRecord, way: Literal["then", "after"]) -> list[LaunchRecord]:
+    found: list[LaunchRecord] = []
+    while (other := getattr(record, way)) is not None and len(found) < MOST_STAGES:
+        try:
+            record = read_launch(store, other.run, other.launch)
+        except NotFound:  # it was never launched
+            break
+        found.append(record)
+    return found
+
+
 def withdraw_launch(store: Store, record: LaunchRecord) -> None:
-    """Cancel a launch that waits for a smoke run."""
+    """Cancel a launch that waits for another one."""
     if record.after is not None and launch_starts(store, record) is None:
         mark_failed(store, record)
 

@@ -12,6 +12,7 @@ from .inputs import find_inputs as find_inputs, prepare_job as prepare_job
 from .jobs import prepare_work as prepare_work
 from .leftovers import GcRequest as GcRequest, Leftovers as Leftovers
 from .limits import ask_account as ask_account, count_launches as count_launches, live_launch as live_launch
+from .pipeline import ledger_rows as ledger_rows, prepare_pipeline as prepare_pipeline
 from .plans import (
     Planned as Planned,
     PlannedJob as PlannedJob,

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from ..aws import KINDS, AwsSession, CloudResource, Tags, find_groups, scan_account
 from ..config import Config, SkytrainError, error_text
-from ..runs import DEFAULT_TARGET, LaunchRecord, launch_starts, launches_of, read_launch
-from ..storage import NotFound, Store, open_store
+from ..runs import (
+    DEFAULT_TARGET,
+    LaunchRecord,
+    following_launches,
+    launch_starts,
+    launches_of,
+    preceding_launches,
+)
+from ..storage import Store, open_store
 
 UNKNOWN = "unknown"  # state of a group that AWS did not describe when it was asked
 
@@ -120,16 +126,12 @@ def machines_of(config: Config, session: AwsSession, run: str, tell: Callable[[s
 
 
 def related_launches(store: Store, run: str) -> list[LaunchRecord]:
-    """Return the launches of a run, the smoke runs that they wait for, and the runs that wait for them."""
+    """Return the launches of a run, the smoke runs and stages that they wait for, and the launches that wait for them."""
     launches = launches_of(store, run)
     for record in list(launches):
-        for other in (record.after, record.then):
-            if other is not None:
-                with contextlib.suppress(NotFound):  # it was never launched
-                    related = read_launch(store, other.run, other.launch)
-                    # One that its smoke run has started is a run of its own.
-                    if other is record.after or launch_starts(store, related) is None:
-                        launches.append(related)
+        launches += preceding_launches(store, record)
+        # One that was started is a run of its own.
+        launches += [each for each in following_launches(store, record) if launch_starts(store, each) is None]
     return launches
 
 

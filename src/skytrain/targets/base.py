@@ -56,6 +56,7 @@ class LaunchRequest:
         return config_files([*self.folders, Path()])
 
 
+Rows = list[tuple[str, ...]]  # rows of a table, header first
 ShowRun = Callable[["RunFollower", str], "RunEnd | None"]  # shows a run until it ends; None: the user has detached
 
 
@@ -78,9 +79,10 @@ class ReadyJob:
     next_arguments: Sequence[str] = ()  # arguments of the commands that are suggested next
     next_options: bool = True  # whether to suggest --watch and --follow
     records: Sequence[LaunchRecord] = ()  # launch records that `start` writes, if it launches several runs
+    conclude: Callable[[], tuple[Rows, str]] | None = None  # returns a table and a line for those who saw it end well
 
 
-Rows = list[tuple[str, ...]]  # rows of a table, header first
+UNSET = "cloud.target is not set\n  add cloud=ec2"
 Phase = Literal["waiting", "running", "ending", "ended"]
 
 
@@ -191,6 +193,15 @@ class LaunchTarget(Protocol):
         """Check planned jobs that start one after the other and run side by side, such as the experts of a branch."""
         raise SkytrainError(f"cloud={self.name}: several runs cannot be launched together there\n  add cloud=ec2")
 
+    def prepare_stages(
+        self, jobs: Sequence[PlannedJob], files: Mapping[str, bytes], tell: Callable[[Finding], None]
+    ) -> ReadyJob:
+        """Check the stages of a pipeline, each of which starts by itself when the one before has ended well."""
+        raise SkytrainError(
+            f"cloud={self.name}: a pipeline runs on machines of EC2, which start one another\n"
+            "  add cloud=ec2, or run its stages by themselves: prepare, train, evaluate, export, report"
+        )
+
     def doctor_checks(self, preflight: Preflight) -> tuple[Sequence[Check], Preflight]:
         """Return what `doctor` checks there, and the settings it looks at.
 
@@ -297,13 +308,18 @@ class NoTarget(LaunchTarget):
     """Where cloud.target is not set: the runs of a store, and the machines of an account, if there is one."""
 
     name = "none"
-    jobs: tuple[JobKind, ...] = ("train", "prepare", "tune")
+    jobs: tuple[JobKind, ...] = ("train", "prepare", "tune", "finish")
     can_smoke = True
 
     def prepare(self, request: LaunchRequest) -> ReadyJob:
-        raise SkytrainError("cloud.target is not set\n  add cloud=ec2")
+        raise SkytrainError(UNSET)
 
     def prepare_together(
         self, jobs: Sequence[PlannedJob], files: Mapping[str, bytes], tell: Callable[[Finding], None]
     ) -> ReadyJob:
-        raise SkytrainError("cloud.target is not set\n  add cloud=ec2")
+        raise SkytrainError(UNSET)
+
+    def prepare_stages(
+        self, jobs: Sequence[PlannedJob], files: Mapping[str, bytes], tell: Callable[[Finding], None]
+    ) -> ReadyJob:
+        raise SkytrainError(UNSET)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..aws import PREVIEW_NOTE, is_preview
 from ..checkpoints import committed
-from ..config import EXIT_CODES, Config, HFModelConfig, SkytrainError, find_tasks, has_layers
+from ..config import EXIT_CODES, Config, HFModelConfig, SkytrainError, find_tasks, finish_settings, has_layers
 from ..evaluation import stored_task_key
 from ..planning import JobKind, expected_loss_text, read_plan
 from ..runs import recorded_commit, run_name
@@ -62,16 +62,21 @@ def prepare_job(request: LaunchRequest) -> ReadyJob:
     return replace(ready, summary=[*ready.summary, *(("reads", line) for line in inputs)])
 
 
-def find_inputs(config: Config, job: JobKind, overrides: Sequence[str] = ()) -> list[str]:
+def find_inputs(config: Config, job: JobKind, overrides: Sequence[str] = (), *, prepared: bool = True) -> list[str]:
     """Return what a job's machines will read, a line each. Raises MissingInput for the first thing that they would not find.
 
-    `overrides` are the user's, for the command that makes what is missing.
+    `overrides` are the user's, for the command that makes what is missing. Tokens that are not `prepared` are not
+    looked for: an earlier stage makes them.
     """
+    if job == "finish":
+        return _find_tasks(finish_settings(config), open_store(config.store), after_training=True)
     if job not in ("train", "tune"):
         return []
     store = open_store(config.store)
     weights = _find_weights(config, store)  # first: they bring the tokenizer, by which tokens are found
-    if config.loader.files is None:
+    if not prepared:
+        lines = []
+    elif config.loader.files is None:
         tokens = _find_tokens(config, store, overrides)
         lines = [f"{store.url(tokens.folder)}: {tokens.train.tokens:,} tokens"]
     else:
@@ -147,10 +152,10 @@ def _check_weights(config: Config, store: Store, setting: str, place: str) -> No
             )
 
 
-def _find_tasks(config: Config, store: Store) -> list[str]:
-    """Find the data of the tasks that are scored in training."""
+def _find_tasks(config: Config, store: Store, *, after_training: bool = False) -> list[str]:
+    """Find the data of the tasks that are scored in training, or after it."""
     lines = []
-    for task in find_tasks(config.evaluation) if config.evaluation.every is not None else []:
+    for task in find_tasks(config.evaluation) if after_training or config.evaluation.every is not None else []:
         if task.data is not None:
             _check_readable(config, f"evaluation.data.{task.name}", task.data)
         elif config.cloud.closed_network and not store.exists(stored_task_key(task)):

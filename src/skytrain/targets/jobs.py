@@ -9,8 +9,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from ..aws import AwsSession, is_preview
-from ..config import Composed, Config, HFModelConfig, SkytrainError, make, uses_deepspeed
+from ..config import Composed, Config, HFModelConfig, SkytrainError, finish_settings, make, uses_deepspeed
 from ..corpus import recipe_hash
+from ..jobs import FINISH_SUFFIX
 from ..planning import (
     JobKind,
     JobMaterial,
@@ -19,6 +20,8 @@ from ..planning import (
     PlanRequest,
     PrepareWork,
     corpus_work,
+    finish_plan,
+    finish_work,
     load_catalog,
     plan_hash,
     prepare_plan,
@@ -36,10 +39,12 @@ UNKNOWN_BYTES = 1e9  # of a source that is not made of files and has no target
 
 def job_name(config: Config, job: JobKind) -> str:
     """Return the name of the run; preparing data is named after the data and its recipe."""
-    if job == "train" or config.run:
+    if job == "train" or (config.run and job != "finish"):
         return run_name(config)
     if job == "tune":
         return machine_run(sweep_name(config), 1)
+    if job == "finish":
+        return finish_name(run_name(config))
     assert job == "prepare", "an endpoint is named by its target"
     return f"prepare-{config.data.name}-{recipe_hash(config.data)[:8]}"
 
@@ -47,6 +52,11 @@ def job_name(config: Config, job: JobKind) -> str:
 def machine_run(sweep: str, number: int) -> str:
     """Return the name under which a machine of a sweep is launched, shown and ended."""
     return f"{sweep}-machine-{number}"
+
+
+def finish_name(run: str) -> str:
+    """Return the name under which a machine is launched that evaluates, exports and reports a run."""
+    return f"{run}{FINISH_SUFFIX}"
 
 
 def scheduler_job_name(project: str, run: str, launch: str) -> str:
@@ -92,7 +102,7 @@ def job_extras(config: Config, job: JobKind) -> tuple[str, ...]:
         return tuple(sorted(extras))
     if uses_deepspeed(config):
         extras.add("deepspeed")
-    if isinstance(config.model, HFModelConfig) or config.tokenizer.kind == "hf":
+    if isinstance(config.model, HFModelConfig) or config.tokenizer.kind == "hf" or job == "finish":
         extras.add("export")
     if "wandb" in config.trainer.loggers:
         extras.add("wandb")
@@ -123,7 +133,7 @@ def node_command(
 
 def _planned_arguments(offer: PlannedOffer, job: JobKind) -> tuple[str, ...]:
     """Return the arguments of `skytrain node` that follow from the offer and the job."""
-    if job in ("prepare", "serve"):
+    if job in ("prepare", "serve", "finish"):
         return ("--job", job)
     if job == "tune":
         return ("tune.usd_per_hour=null", "--job", "tune")  # the price of the machine is that of its zone
@@ -186,6 +196,22 @@ def plan_preparation(composed: Composed) -> Plan:
         now=datetime.now(UTC),
     )
     return prepare_plan(prepare_work(config), material)
+
+
+def plan_finishing(composed: Composed) -> Plan:
+    """Return the plan of `launch finish`: one machine that evaluates, exports and reports a run."""
+    config = finish_settings(composed.config)
+    if config.cloud.region is None:
+        raise SkytrainError("cloud.region is not set\n  add cloud=ec2")
+    material = JobMaterial(
+        values=composed.values,
+        overrides=composed.overrides,
+        request=PlanRequest(config.budget.usd, region=config.cloud.region),
+        catalog=load_catalog(),
+        now=datetime.now(UTC),
+    )
+    work = finish_work(config, f"runs/{run_name(config)}/finish")
+    return finish_plan(work, material, tuple(config.cloud.instance_families))
 
 
 def prepare_work(config: Config) -> PrepareWork:

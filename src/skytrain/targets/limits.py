@@ -11,8 +11,17 @@ from ..aws import KINDS, AwsSession, enabled_regions, scan_account
 from ..config import Composed, Config, SkytrainError, error_text, format_seconds, source_hash
 from ..jobs import generation_key, list_meeting
 from ..planning import EC2, Budget, Plan, load_catalog
-from ..runs import LaunchRecord, is_superseded, read_launch, read_object, requested_at, spent_usd, stopped_key
-from ..storage import NotFound, Store
+from ..runs import (
+    LaunchRecord,
+    is_superseded,
+    launch_starts,
+    preceding_launches,
+    read_object,
+    requested_at,
+    spent_usd,
+    stopped_key,
+)
+from ..storage import Store
 from .registry import built_in_target, sellers
 
 MAY_DIFFER_FROM_PLAN = ("budget", "cloud", "run", "store")
@@ -183,13 +192,13 @@ def _begins(record: LaunchRecord, store: Store, now: datetime) -> bool:
 
 
 def _waits_for_machines(record: LaunchRecord, store: Store, session: AwsSession) -> bool | None:
-    """Return whether the smoke run that the launch waits for has machines; one that was never launched has none."""
-    if record.after is None:
-        return False
-    try:
-        return _is_live(session, read_launch(store, record.after.run, record.after.launch))
-    except NotFound:
-        return False
+    """Return whether a launch that this one waits for has machines; one that was never launched has none."""
+    for earlier in preceding_launches(store, record):
+        if (live := _is_live(session, earlier)) is not False:
+            return live
+        if launch_starts(store, earlier) is False:  # withdrawn, or not started: nothing comes after it
+            return False
+    return False
 
 
 def check_regions(run: str, config: Config, session: AwsSession) -> None:

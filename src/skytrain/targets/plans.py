@@ -51,7 +51,7 @@ from ..planning import (
     write_plan,
 )
 from .base import LaunchRequest
-from .jobs import plan_preparation
+from .jobs import plan_finishing, plan_preparation
 from .registry import sellers
 
 MESH_OVERRIDES = ("parallel=", *(f"parallel.{name}=" for name in DIMENSIONS))
@@ -218,9 +218,9 @@ def _sheet(config: Config, choice: Offer, trials: Trials) -> CostSheet:
 
 
 def compose_without_plan(request: LaunchRequest) -> Composed:
-    """Return the configuration of `launch prepare`, which takes no plan."""
+    """Return the configuration of `launch prepare` or `launch finish`, which take no plan."""
     if request.plan is not None:
-        raise SkytrainError("launch prepare makes its plan itself\n  leave out --plan")
+        raise SkytrainError(f"launch {request.job} makes its plan itself\n  leave out --plan")
     return request.compose(request.overrides)
 
 
@@ -233,6 +233,9 @@ def planned_job(request: LaunchRequest, priced: str = EC2.name) -> tuple[Compose
     if request.job == "prepare":
         composed = compose_without_plan(request)
         return composed, plan_preparation(composed)
+    if request.job == "finish":
+        composed = compose_without_plan(request)
+        return composed, plan_finishing(composed)
     if file is not None and request.chooses:
         raise SkytrainError(
             "--instance, --nodes and --market choose machines for a new plan\n  leave them out with --plan"

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from .serving import ServeTarget
 
 PACKAGE = __name__.rpartition(".")[0]
-WHAT: dict[JobKind, str] = {"train": "training runs", "prepare": "data is prepared", "tune": "sweeps run"}
+WHAT: dict[JobKind, str] = {
+    "train": "training runs",
+    "prepare": "data is prepared",
+    "tune": "sweeps run",
+    "finish": "runs are evaluated and exported",
+}
 
 
 def target_names() -> list[str]:

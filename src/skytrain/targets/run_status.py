@@ -33,11 +33,13 @@ LAUNCHED = "launched"  # machines were asked for, and none has begun to train
 LAUNCH_FAILED = "launch failed"  # its requests were refused, and what it had created is removed
 PREPARING = "preparing"  # a rented machine prepares data
 TUNING = "tuning"  # a rented machine runs trials of a sweep
+FINISHING = "finishing"  # a rented machine evaluates, exports and reports a run
 SERVING = "serving"  # a rented machine serves a model, or starts to
 JOBS_WITHOUT_ATTEMPTS = {  # while it runs, and after
     "prepare": (PREPARING, "prepared"),
     "tune": (TUNING, "tuned"),
     "serve": (SERVING, "served"),
+    "finish": (FINISHING, "finished"),
 }
 
 

@@ -21,7 +21,7 @@ from ..runs import (
 )
 from ..storage import NotFound, Store
 from .account import AccountMachine
-from .run_status import PREPARING, TUNING, find_status
+from .run_status import FINISHING, PREPARING, TUNING, find_status
 
 SILENT_SECONDS = 60.0  # without a heartbeat, of which a host writes one every 11 s
 
@@ -76,7 +76,7 @@ class RunView:
 
         A job that prepares data claims none.
         """
-        if self.generation is None or not self.trains or self.status.state in (PREPARING, TUNING):
+        if self.generation is None or not self.trains or self.status.state in (PREPARING, TUNING, FINISHING):
             return self.status.state
         return self.status.state if self.status.generation == self.generation.number else "starting"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
 import time
@@ -18,20 +17,20 @@ from ..runs import (
     RunStatus,
     ask_stop,
     attempt_numbers,
+    following_launches,
     launches_of,
     load_run,
-    read_launch,
     stop_key,
     stopped_key,
     withdraw_launch,
 )
-from ..storage import NotFound, Retry, Store, open_store
+from ..storage import Retry, Store, open_store
 from ..tuning import SweepStatus, stop_sweep
 from .account import UNKNOWN, machines_of, related_launches
 from .base import SchedulerJob
 from .lifecycle import described_groups, uninterrupted
 from .limits import count_launches
-from .run_status import LAUNCHED, PREPARING, SERVING, TUNING, find_status, status_of
+from .run_status import FINISHING, LAUNCHED, PREPARING, SERVING, TUNING, find_status, status_of
 
 POLL_SECONDS = 2.0
 LIVE = ("running", "starting")
@@ -83,9 +82,9 @@ def stop(config: Config, run: str, wait_seconds: float, reporter: Reporter) -> S
     launches = launches_of(store, run)
     if status.state == LAUNCHED:
         withdraw_launch(store, launches[-1])
-    if launches and (then := launches[-1].then) is not None:  # a smoke run that is stopped starts no other
-        with contextlib.suppress(NotFound):
-            withdraw_launch(store, read_launch(store, then.run, then.launch))
+    if launches:  # a smoke run or a stage that is stopped starts no other
+        for waiting in following_launches(store, launches[-1]):
+            withdraw_launch(store, waiting)
     if status.state in (LAUNCHED, SERVING) and (last := launches[-1]).verb == "serve":
         store.write(stopped_key(last), b"{}")
     # A stale attempt is asked too: its machine may only be cut off from the store.
@@ -299,7 +298,7 @@ def _result_here(config: Config, stopped: StoppedRun) -> StopResult:
     here = config.cloud.target or (DEFAULT_TARGET if config.cloud.project is not None else None)
     text = describe_stop(stopped)
     facts = asdict(stopped)
-    if stopped.state not in (LAUNCHED, PREPARING, TUNING):
+    if stopped.state not in (LAUNCHED, PREPARING, TUNING, FINISHING):
         return StopResult(text, facts)
     record = launches_of(open_store(config.store), stopped.run)[-1]
     if record.failed or record.target == here:
@@ -391,6 +390,8 @@ def describe_stop(stopped: StoppedRun) -> str:
     kept = "no checkpoint yet" if stopped.checkpoint_step is None else f"checkpoint at step {stopped.checkpoint_step}"
     if stopped.state == LAUNCHED:
         return f"{stopped.run}: it had not begun to train"
+    if stopped.state == FINISHING:
+        return f"{stopped.run}: what it has measured and exported is used when it is launched again"
     if stopped.state == PREPARING:
         return f"{stopped.run}: what it has prepared is used when it is launched again"
     if stopped.state == TUNING:

@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from ...aws import AwsSession, Call
-from ...runs import HostSpends, LaunchRecord, largest_counts
+from ...runs import HostSpends, LaunchRecord, billed_machines, largest_counts, write_billed
 from ...storage import Store
 from .history import GROUP_TAG, ended_at, group_history
 from .replacement import ENDED
@@ -32,6 +32,7 @@ def count_machines(session: AwsSession, store: Store, record: LaunchRecord, *, r
     keys = {key.partition(" ")[0]: key for key in known}
     prices = {group.name: group.usd_per_hour for group in record.groups}
     instances, now = _instances(session, list(prices))
+    billed = billed_machines(store, record.run)
     counted = []
 
     def write(name: str, launched: datetime, seconds: float, usd_per_hour: float) -> None:
@@ -45,6 +46,9 @@ def count_machines(session: AwsSession, store: Store, record: LaunchRecord, *, r
     for name, instance in instances.items():
         group = next((tag["Value"] for tag in instance.get("Tags", []) if tag["Key"] == GROUP_TAG), "")
         ended = ended_at(instance)
+        if group in prices and ended is not None and name not in billed:
+            lived = max(BILLED_SECONDS, (ended - instance["LaunchTime"].astimezone(UTC)).total_seconds())
+            write_billed(store, record.run, name, lived, lived * prices[group] / 3600)
         if group not in prices or (instance["State"]["Name"] not in ENDED and not running):
             continue
         if name in keys and ended is None:

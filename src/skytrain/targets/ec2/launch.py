@@ -108,14 +108,14 @@ class PreparedLaunch:
     contents: BundleContents
     bundle: Bundle
     groups: tuple[GroupSpec, ...] = ()
-    smoke: PreparedLaunch | None = None  # runs first; this one waits for it
+    first: PreparedLaunch | None = None  # a smoke run or a stage; this one waits for it
     budget_usd: float | None = None
 
     @property
     def calls(self) -> list[Call]:
         """All requests, in order: groups that wait are there before those that they wait for."""
         own = launch_calls(self.groups, waits=self.record.after is not None)
-        return [*own, *(self.smoke.calls if self.smoke else [])]
+        return [*own, *(self.first.calls if self.first else [])]
 
     def given(self, files: Mapping[str, bytes]) -> PreparedLaunch:
         """Return the launch with the hashes of what its machines are given, which they check before they unpack it."""
@@ -125,7 +125,7 @@ class PreparedLaunch:
             replace(group, boot=replace(group.boot, config_sha256=config, bundle_sha256=bundle))
             for group in self.groups
         )
-        return replace(self, groups=groups, smoke=self.smoke.given(files) if self.smoke else None)
+        return replace(self, groups=groups, first=self.first.given(files) if self.first else None)
 
     @property
     def usd_per_hour(self) -> float:
@@ -141,24 +141,51 @@ def prepare_launch(
     With a smoke run, the job itself waits until that has ended well.
     Raises SkytrainError with the exit code of the first problem: 3 preflight, 4 quota, 5 capacity, 11 credentials.
     """
-    plan = job.plan
-    check_place(job.composed.config, plan)
-    for each in (job, smoke):
-        if each is not None:
-            check_same(each.composed, each.plan)
-    preflight = replace(preflight, config=job_config(job.composed.config, plan.job))
-    if preflight.preview:
-        preflight = replace(preflight, image=preview_image(gpu=plan.choice.gpus_per_node > 0))
-    else:
-        require(account_checks(), preflight, tell)
+    if smoke is not None:
+        check_same(smoke.composed, smoke.plan)
+    preflight = _checked(job, preflight, tell)
     if smoke is None:
         return _assembled(job, preflight)
-    first = _assembled(smoke, preflight)
+    return _waiting(job, preflight, _assembled(smoke, preflight))
+
+
+def prepare_stages(jobs: Sequence[PlannedJob], tell: Callable[[Finding], None]) -> PreparedLaunch:
+    """Check the stages of a pipeline, each of which starts when the one before has ended well; return the last one.
+
+    Its `first` is the stage that it waits for. Nothing is created.
+    """
+    stage: PreparedLaunch | None = None
+    for job in jobs:
+        # The account is the same for all: it is told once, and a failure of a later one is raised all the same.
+        preflight = _checked(job, Preflight(job.composed.config, job.plan), tell if stage is None else quiet)
+        stage = _assembled(job, preflight) if stage is None else _waiting(job, preflight, stage)
+    assert stage is not None
+    return stage
+
+
+def quiet(finding: Finding) -> None:
+    """Show nothing."""
+    return
+
+
+def _checked(job: PlannedJob, preflight: Preflight, tell: Callable[[Finding], None]) -> Preflight:
+    """Return what the checks have found out about the account; the first problem is raised."""
+    check_place(job.composed.config, job.plan)
+    check_same(job.composed, job.plan)
+    preflight = replace(preflight, config=job_config(job.composed.config, job.plan.job))
+    if preflight.preview:
+        return replace(preflight, image=preview_image(gpu=job.plan.choice.gpus_per_node > 0))
+    require(account_checks(), preflight, tell)
+    return preflight
+
+
+def _waiting(job: PlannedJob, preflight: Preflight, first: PreparedLaunch) -> PreparedLaunch:
+    """Return the launch that starts when `first` has ended well. Its kill times are later by the latest of that one."""
+    waits = max(offer.kill_after_seconds for offer in first.plan.offers)
     after = LaunchId(first.run, first.record.id)
-    waits = max(offer.kill_after_seconds for offer in smoke.plan.offers)
-    whole = _assembled(replace(job, plan=delayed_plan(plan, smoke.plan)), preflight, after, waits)
+    whole = _assembled(replace(job, plan=delayed_plan(job.plan, first.plan)), preflight, after, waits)
     then = LaunchId(whole.run, whole.record.id)
-    return replace(whole, smoke=replace(first, record=replace(first.record, then=then)))
+    return replace(whole, first=replace(first, record=replace(first.record, then=then)))
 
 
 def _assembled(
@@ -187,7 +214,7 @@ def _assembled(
         current = quoted_by_plan(plan, zones)
     else:
         current = quoted(plan, session, zones, now)
-    if kind in ("train", "prepare"):  # an endpoint is rented for hours, and a sweep has a ledger
+    if kind in ("train", "prepare", "finish"):  # an endpoint is rented for hours, and a sweep has a ledger
         current = _within_budget(current, config, store, run, waits_seconds)
     has = {"torch": image.torch_version} if image.torch_version else {}
     python = ImagePython(config.cloud.python_version, PLATFORMS, has)
@@ -227,13 +254,13 @@ def _within_budget(plan: Plan, config: Config, store: Store, run: str, waits_sec
 def start_launch(prepared: PreparedLaunch, files: Mapping[str, bytes], reporter: Reporter) -> LaunchRecord:
     """Upload packages and configuration, write the record, create the machines. A failure leaves nothing running.
 
-    A smoke run comes last, when all that waits for it is there.
+    What it waits for comes last, when all that waits is there.
     """
-    whole = _steps(replace(prepared, smoke=None), files, reporter)
+    whole = _steps(replace(prepared, first=None), files, reporter)
     run_launch(whole, reporter)
-    if prepared.smoke is not None:
+    if prepared.first is not None:
         with rollback_on_error(lambda error: roll_back(whole, error, reporter)):
-            run_launch(_steps(prepared.smoke, files, reporter), reporter)
+            start_launch(prepared.first, files, reporter)
     return prepared.record
 
 
@@ -383,9 +410,9 @@ def smoke_job(job: PlannedJob, tokens: str, compose: Callable[[Sequence[str]], C
 
 def smoke_text(prepared: PreparedLaunch) -> str:
     """Describe what a smoke run costs, for people, before they agree."""
-    assert prepared.smoke is not None
-    offer = prepared.smoke.plan.choice
-    record = prepared.smoke.record
+    assert prepared.first is not None
+    offer = prepared.first.plan.choice
+    record = prepared.first.record
     most = offer.nodes * offer.max_usd_per_hour_each * offer.kill_after_seconds / 3600
     return (
         f"{record.run} first, {offer.cost.hours:.1f} h, ${offer.cost.usd:.2f} (at most ${most:.2f}) in addition; "
@@ -394,7 +421,7 @@ def smoke_text(prepared: PreparedLaunch) -> str:
 
 
 def wait_for_start(store: Store, record: LaunchRecord, wait: Callable[[float], None] = time.sleep) -> bool:
-    """Wait until the machines of a smoke run have started the run that waits for it; False if they do not."""
+    """Wait until the machines of a smoke run or a stage have started what waits for it; False if they do not."""
     for _ in range(math.ceil(START_SECONDS / POLL_SECONDS)):
         starts = launch_starts(store, record)
         if starts is not None:

@@ -25,12 +25,13 @@ from ...runs import (
     LaunchRecord,
     current_offer,
     end_launch,
+    following_launches,
     is_superseded,
     launch_folder,
     mark_failed,
     may_grow,
     offer_key,
-    read_launch,
+    preceding_launches,
     started_key,
 )
 from ...storage import Retry, Store, StoreError
@@ -281,28 +282,31 @@ class Ec2Machines:
         return None, ""
 
     def end_run(self, exit_code: int) -> None:
-        """After a smoke run: start the run that waits for it if all went well, else remove that run's groups."""
-        if self._record.then is None:
+        """Start the launch that waits for this one if all went well, else remove the groups of all that wait."""
+        waiting = following_launches(self._store, self._record)
+        if not waiting:
             return
-        following = read_launch(self._store, self._record.then.run, self._record.then.launch)
+        following = waiting[0]
         done = following.failed or self._store.exists(started_key(following))  # by another host, or withdrawn
         if done or is_superseded(self._store, following):
             return
         if exit_code == 0:
-            self._tell(f"the smoke run ended well: starting {following.run}")
+            self._tell(f"{self._record.run} ended well: starting {following.run}")
             self._perform(set_size(following.groups[0], following.groups[0].nodes))
             self._store.write(started_key(following), b"{}")
             return
-        self._tell(f"the smoke run ended with exit code {exit_code}: {following.run} is not started")
-        for call in removal_calls(following):
-            self._perform(call)
-        mark_failed(self._store, following)
+        for each in waiting:
+            self._tell(f"{self._record.run} ended with exit code {exit_code}: {each.run} is not started")
+            for call in removal_calls(each):
+                self._perform(call)
+            mark_failed(self._store, each)
 
     def count_ended(self) -> None:
         """Count machines that ended before they could record their own cost. A failure is told, not raised."""
         try:
-            for name in count_machines(self._session, self._store, self._record):
-                self._tell(f"{name} ended with more time than it had recorded; it is counted now")
+            for record in (self._record, *preceding_launches(self._store, self._record)[:1]):
+                for name in count_machines(self._session, self._store, record):
+                    self._tell(f"{name} ended with more time than it had recorded; it is counted now")
         except (CloudError, StoreError) as error:
             self._tell(f"warning: ended machines could not be counted: {error}")
 

@@ -22,6 +22,8 @@ from .launch import (
     SweepLaunch,
     plan_sweep_launch,
     prepare_launch,
+    prepare_stages,
+    quiet,
     smoke_job,
     smoke_text,
     start_launch,
@@ -43,7 +45,7 @@ class Ec2Launcher(LaunchTarget):
     name = "ec2"
     title = "EC2"
     has_tagged_machines = True
-    jobs: tuple[JobKind, ...] = ("train", "prepare", "tune")
+    jobs: tuple[JobKind, ...] = ("train", "prepare", "tune", "finish")
     can_smoke = True
 
     def prepare(self, request: LaunchRequest) -> ReadyJob:
@@ -72,8 +74,31 @@ class Ec2Launcher(LaunchTarget):
             start=start,
             session=prepared.session,
             usd_per_hour=prepared.usd_per_hour,
-            before=lambda show, tell: _follow_smoke(job, prepared, show, tell),
+            before=lambda show, tell: _follow_first(job.composed.config, prepared, show, tell),
             next_arguments=NEXT,
+        )
+
+    def prepare_stages(
+        self, jobs: Sequence[PlannedJob], files: Mapping[str, bytes], tell: Callable[[Finding], None]
+    ) -> ReadyJob:
+        last = prepare_stages(jobs, tell)
+        config = jobs[-1].composed.config
+
+        def start(reporter: Reporter) -> list[str]:
+            start_launch(last, files, reporter)
+            return [*(f"launched {each.run}" for each in _in_order(last)), LEFT_ALONE]
+
+        return ReadyJob(
+            name=last.run,
+            config=config,
+            requests=render_calls(last.given(files).calls),
+            summary=[row for each in _in_order(last) for row in _stage_summary(each)],
+            start=start,
+            session=last.session,
+            usd_per_hour=max(each.usd_per_hour for each in _in_order(last)),
+            before=lambda show, tell: _follow_first(config, last, show, tell),
+            next_arguments=NEXT,
+            records=[each.record for each in _in_order(last)],
         )
 
     def prepare_together(
@@ -82,7 +107,7 @@ class Ec2Launcher(LaunchTarget):
         prepared: list[PreparedLaunch] = []
         for job in jobs:
             # The account is checked for the first one, and told once; a failure of a later one is raised all the same.
-            show = _quiet if prepared else tell
+            show = quiet if prepared else tell
             prepared.append(prepare_launch(job, Preflight(job.composed.config, job.plan), show))
 
         def start(reporter: Reporter) -> list[str]:
@@ -168,13 +193,15 @@ class Ec2Launcher(LaunchTarget):
 TARGETS = {"ec2": Ec2Launcher()}
 
 
-def _follow_smoke(job: PlannedJob, prepared: PreparedLaunch, show: ShowRun, tell: Callable[[str], None]) -> int | None:
-    """Follow the smoke run, and return an exit code unless the run itself starts."""
-    if prepared.smoke is None:
+def _follow_first(config: Config, prepared: PreparedLaunch, show: ShowRun, tell: Callable[[str], None]) -> int | None:
+    """Follow what a launch waits for, one after the other, and return an exit code unless the launch itself starts."""
+    first = prepared.first
+    if first is None:
         return None
-    detached = f"detached: {prepared.smoke.run} goes on without this terminal, and {prepared.run} follows it"
-    follower = RunFollower(job.composed.config, prepared.smoke.run, prepared.session, launched=True)
-    end = show(follower, detached)
+    if (code := _follow_first(config, first, show, tell)) is not None:
+        return code
+    detached = f"detached: {first.run} goes on without this terminal, and {prepared.run} follows it"
+    end = show(RunFollower(config, first.run, first.session, launched=True), detached)
     if end is None:
         return 0
     if end.exit_code or not wait_for_start(prepared.store, prepared.record):
@@ -189,7 +216,7 @@ def _summary(prepared: PreparedLaunch) -> list[tuple[str, str]]:
     first = record.groups[0]
     cost = offer.cost
     highest = offer.nodes * offer.max_usd_per_hour_each
-    waits = max(one.kill_after_seconds for one in prepared.smoke.plan.offers) if prepared.smoke else 0.0
+    waits = max(one.kill_after_seconds for one in prepared.first.plan.offers) if prepared.first else 0.0
     return [
         ("run", prepared.run),
         ("machines", f"{offer.nodes} x {offer.instance_type} ({offer.market}) in {first.zone}"),
@@ -199,11 +226,32 @@ def _summary(prepared: PreparedLaunch) -> list[tuple[str, str]]:
         *([("budget", _budget_text(budget, cost.usd))] if (budget := prepared.budget_usd) is not None else []),
         ("kill time", f"{first.kill_at}; at most ${highest * (offer.kill_after_seconds - waits) / 3600:.2f} by then"),
         ("store", prepared.store.root),
-        *([("smoke run", smoke_text(prepared))] if prepared.smoke else []),
+        *([("smoke run", smoke_text(prepared))] if prepared.first else []),
         *(
             (f"fallback {number}", f"{group.nodes} x {group.instance_type} ({group.market}) in {group.zone}")
             for number, group in enumerate(record.groups[1:], 1)
         ),
+    ]
+
+
+def _in_order(last: PreparedLaunch) -> list[PreparedLaunch]:
+    """Return the stages of a pipeline, the first one first."""
+    return [*(_in_order(last.first) if last.first is not None else []), last]
+
+
+def _stage_summary(prepared: PreparedLaunch) -> list[tuple[str, str]]:
+    offer = prepared.plan.choice
+    group = prepared.record.groups[0]
+    cost = offer.cost
+    most = f"; at most ${prepared.budget_usd:.2f}" if prepared.budget_usd is not None else ""
+    machines = f"{offer.nodes} x {offer.instance_type} ({offer.market}) in {group.zone}"
+    return [
+        (prepared.record.verb, f"{machines}, ${prepared.usd_per_hour:.2f} an hour"),
+        (
+            "",
+            f"{cost.hours:.1f} h (p90 {cost.hours_p90:.1f} h), ${cost.usd:.2f} (${cost.usd_p10:.2f} to ${cost.usd_p90:.2f}){most}",
+        ),
+        ("", f"{prepared.run}; AWS ends its machines at {group.kill_at}"),
     ]
 
 
@@ -216,7 +264,7 @@ def _sweep(request: LaunchRequest) -> ReadyJob:
     planned = plan_sweep_launch(request.overrides, request.folders)
     prepared: list[PreparedLaunch] = []
     for job in planned.jobs:
-        tell = _quiet if prepared else request.tell
+        tell = quiet if prepared else request.tell
         prepared.append(prepare_launch(job, Preflight(job.composed.config, job.plan), tell))
 
     def start(reporter: Reporter) -> list[str]:
@@ -253,8 +301,3 @@ def _sweep_summary(planned: SweepLaunch, prepared: Sequence[PreparedLaunch]) -> 
         ("kill time", f"{first.kill_at}: AWS ends the machines then, with at most ${search:.2f} spent"),
         ("store", prepared[0].store.root),
     ]
-
-
-def _quiet(finding: Finding) -> None:
-    """Show nothing: the account was checked for the first machine, and a failure is raised all the same."""
-    return

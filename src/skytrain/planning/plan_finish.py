@@ -1,0 +1,160 @@
+"""A plan for `launch finish`: one machine with one GPU that has room for the model, to evaluate, export and report it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+
+from .. import __version__
+from ..config import Config, SkytrainError, format_bytes, source_hash
+from .catalog import MARKETS, InstanceType, Price
+from .costs import BOOT_SECONDS, GP3_GB, GP3_USD_PER_GB_MONTH, INTERRUPTIONS_PER_HOUR, s3_seconds, tokens_of_tasks
+from .flops import decoder_flops_per_token, decoder_size
+from .memory import checkpoint_bytes, planned_precision, usable_bytes
+from .plan_file import FORMAT, CostForecast, Plan, PlannedCode, PlannedData, PlannedOffer, QuotaNeed, timestamp
+from .plan_making import EXPIRES_HOURS, JobMaterial, bid_for
+from .plan_prepare import choose_machine
+from .price_list import HOURS_PER_MONTH
+from .workload import job_of
+
+WEIGHT_BYTES = 4  # checkpoints hold float32
+GPU_TIMES = 1.25  # weights and activations of a batch of questions, over the weights
+HOST_TIMES = 2.5  # the loaded weights, and those that are written
+OTHER_BYTES = 3e9  # torch, CUDA, the tokenizer
+SCORING_PEAK = 0.1  # share of the GPU's bf16 peak that short questions reach; assumed
+UNKNOWN_PEAK = 50e12  # of a GPU whose peak is not known
+FINISH_P90_FACTOR = 2.5  # p90 of the seconds of work over their median; assumed
+ASSUMPTIONS = {
+    "speed": "scoring at a tenth of the GPU's peak, p90 2.5 times as slow",
+    "boot": "5 to 12 minutes; one interruption in 24 hours on spot, after which it continues where it was",
+}
+
+
+@dataclass(frozen=True)
+class FinishWork:
+    """The model to evaluate and export, and the text that its tasks have."""
+
+    weight_bytes: float
+    checkpoint_bytes: float
+    scoring_flops: float
+    folder: str  # of the results, relative to the store
+
+    @property
+    def gpu_bytes(self) -> float:
+        return GPU_TIMES * self.weight_bytes + OTHER_BYTES
+
+    @property
+    def host_bytes(self) -> float:
+        return HOST_TIMES * self.weight_bytes + OTHER_BYTES
+
+
+def finish_work(config: Config, folder: str) -> FinishWork:
+    """Return what finishing a run of this configuration needs. Raises ConfigError for a model of unknown size."""
+    model = job_of(config).model
+    tokens = tokens_of_tasks(config.evaluation)
+    per_token = decoder_flops_per_token(model, config.trainer.sequence_length) / 3  # forward only
+    precision = planned_precision(config.trainer.precision)
+    return FinishWork(
+        weight_bytes=float(WEIGHT_BYTES * decoder_size(model).padded_parameters),
+        checkpoint_bytes=checkpoint_bytes(model, config.optimizer.facts, precision),
+        scoring_flops=tokens * per_token,
+        folder=folder,
+    )
+
+
+def finish_plan(work: FinishWork, material: JobMaterial, families: tuple[str, ...] = ()) -> Plan:
+    """Return the plan: the cheapest machine that has room, and its fallbacks.
+
+    Raises SkytrainError if the model is too large for every GPU of the region, or none is within the budget.
+    """
+    request = material.request
+    assert request.region is not None
+    material.catalog.check_region(request.region)
+    sold = [
+        (instance, price)
+        for instance in material.catalog.instances
+        if not families or instance.family in families
+        for market in ([request.market] if request.market else MARKETS)
+        if (price := material.catalog.price(instance.type, request.region, market))
+    ]
+    fitting = [(instance, price) for instance, price in sold if _has_room(work, instance)]
+    if sold and not fitting:
+        raise SkytrainError(
+            f"no machine in {request.region} has a GPU with {format_bytes(work.gpu_bytes)} and a memory of "
+            f"{format_bytes(work.host_bytes)}, which evaluating and exporting this model needs\n"
+            "  launch the other stages by themselves: skytrain launch prepare, skytrain launch train"
+        )
+    chosen = choose_machine(
+        [_offer(work, instance, price, material) for instance, price in fitting],
+        request,
+        "evaluating and exporting the model",
+        "raise the budget, or score fewer items: evaluation.limit=1000",
+    )
+    return Plan(
+        format=FORMAT,
+        made_at=timestamp(material.now),
+        expires_at=timestamp(material.now + timedelta(hours=EXPIRES_HOURS)),
+        why=f"{chosen[0].instance_type} is the cheapest that has room for the model",
+        code=PlannedCode(__version__, source_hash()),
+        offers=chosen,
+        data=PlannedData(work.folder, work.checkpoint_bytes),
+        store_root=str(material.values["store"]["root"]),
+        checkpoint_every=None,
+        budget_usd=request.budget_usd,
+        usd_per_hour=max(chosen[0].usd_per_hour_each),
+        request=asdict(request),
+        assumptions=ASSUMPTIONS,
+        config=dict(material.values),
+        words=list(material.overrides),
+        job="finish",
+    )
+
+
+def _has_room(work: FinishWork, instance: InstanceType) -> bool:
+    return work.gpu_bytes <= usable_bytes(instance.gpu_memory_mib) and work.host_bytes <= instance.memory_gib * 2**30
+
+
+def _offer(work: FinishWork, instance: InstanceType, price: Price, material: JobMaterial) -> PlannedOffer:
+    bid = bid_for(price, instance.type, material.catalog)
+    boot = sum(BOOT_SECONDS) / 2
+    scoring = work.scoring_flops / (SCORING_PEAK * (instance.device.peak_flops or UNKNOWN_PEAK))
+    moved = work.checkpoint_bytes + 2 * work.weight_bytes  # twice read, by the evaluation and the export; once written
+    seconds = scoring + s3_seconds(moved, instance)
+    hours = (boot + seconds) / 3600
+    slow = (max(BOOT_SECONDS) + FINISH_P90_FACTOR * seconds) / 3600
+    interruptions = INTERRUPTIONS_PER_HOUR * hours if price.market == "spot" else 0.0
+    disk_gb = GP3_GB + math.ceil(2 * work.weight_bytes / 1e9)
+    disk = disk_gb * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH
+    mean = (price.usd_per_hour_min + price.usd_per_hour_max) / 2
+    cost = CostForecast(
+        hours=hours,
+        hours_p90=slow,
+        usd=hours * (mean + disk),
+        usd_p10=min(BOOT_SECONDS) / 3600 * (price.usd_per_hour_min + disk),
+        usd_p90=slow * (price.usd_per_hour_max + disk),
+        interruptions=interruptions,
+        parts_usd={"machine": hours * mean, "disk": hours * disk},
+    )
+    return PlannedOffer(
+        region=price.region,
+        instance_type=instance.type,
+        nodes=1,
+        market=price.market,
+        gpu=instance.gpu,
+        gpus_per_node=instance.gpus,
+        usd_per_hour_each=[price.usd_per_hour_min, price.usd_per_hour_max],
+        price_date=price.date,
+        price_source=f"{material.catalog.origin} catalogue: {price.source}",
+        max_usd_per_hour_each=bid,
+        quota=QuotaNeed(instance.quota_code(price.market), instance.vcpus),
+        efa_interfaces=0,
+        placement_group=False,
+        disk_gb=disk_gb,
+        layout=None,
+        speed=None,
+        memory_bytes_per_gpu={},
+        cost=cost,
+        kill_after_seconds=material.request.budget.kill_after_seconds(slow, bid),
+        zones=[],
+    )

@@ -1,0 +1,115 @@
+"""The record of a pipeline, and its ledger: one budget for the launches that prepare, train and finish a model.
+
+A stage costs what its machines have recorded, as for any run. Where EC2 has told when a machine started and ended, that
+counts instead (`runs/<run>/billed/`): machines record ahead, so that a lost one is not counted too low.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from ..config import build
+from ..storage import NotFound, Store
+from .meter import read_spend
+from .reading import DamagedRecord, read_object
+
+
+@dataclass(frozen=True)
+class LaunchedStage:
+    """One launch of a pipeline, as it was planned."""
+
+    name: str  # prepare, train or finish
+    run: str  # whose machines it rents
+    machines: str
+    hours: float
+    usd: float
+    most_usd: float | None  # its share of the budget
+
+
+@dataclass(frozen=True)
+class PipelineRecord:
+    """The stages of a pipeline in order; those that were done before it are left out."""
+
+    run: str
+    budget_usd: float | None
+    stages: list[LaunchedStage]
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """What the machines of a stage have cost so far."""
+
+    stage: LaunchedStage
+    machines: int
+    seconds: float
+    usd: float
+
+
+def finish_folder(run: str, step: int) -> str:
+    """Return the folder of what was made of a trained run: scores and the export of one checkpoint."""
+    return f"runs/{run}/finish/step-{step:09d}"
+
+
+def pipeline_key(run: str) -> str:
+    return f"runs/{run}/pipeline.json"
+
+
+def write_pipeline(store: Store, record: PipelineRecord) -> None:
+    store.write(pipeline_key(record.run), json.dumps(asdict(record), indent=1).encode())
+
+
+def read_pipeline(store: Store, run: str) -> PipelineRecord | None:
+    """Return the pipeline that trains a run; None if it was launched by itself."""
+    key = pipeline_key(run)
+    try:
+        fields = read_object(store, key)
+    except NotFound:
+        return None
+    try:
+        record: PipelineRecord = build(PipelineRecord, fields)
+    except ValueError as error:
+        raise DamagedRecord(store, key, error) from None
+    return record
+
+
+def pipeline_ledger(store: Store, record: PipelineRecord) -> list[StageCost]:
+    """Return what each stage has cost so far."""
+    return [_stage_cost(store, stage) for stage in record.stages]
+
+
+def _stage_cost(store: Store, stage: LaunchedStage) -> StageCost:
+    counts = {
+        key.partition(" ")[0]: (count.seconds, count.usd) for key, count in read_spend(store, stage.run).counts.items()
+    }
+    counts |= read_billed(store, stage.run)
+    seconds = sum(seconds for seconds, _ in counts.values())
+    return StageCost(stage, len(counts), seconds, sum(usd for _, usd in counts.values()))
+
+
+def billed_key(run: str, machine: str) -> str:
+    return f"runs/{run}/billed/{machine}.json"
+
+
+def write_billed(store: Store, run: str, machine: str, seconds: float, usd: float) -> None:
+    """Record what an ended machine has cost by the service's own times."""
+    store.write(billed_key(run, machine), json.dumps({"seconds": seconds, "usd": usd}).encode())
+
+
+def billed_machines(store: Store, run: str) -> set[str]:
+    """Return the ended machines whose cost is known by the service's own times."""
+    return {stat.key.rpartition("/")[2].removesuffix(".json") for stat in store.list(f"runs/{run}/billed/")}
+
+
+def read_billed(store: Store, run: str) -> Mapping[str, tuple[float, float]]:
+    """Return the seconds and the dollars of ended machines, by the service's own times."""
+    found = {}
+    for machine in billed_machines(store, run):
+        key = billed_key(run, machine)
+        fields = read_object(store, key)
+        try:
+            found[machine] = (float(fields["seconds"]), float(fields["usd"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedRecord(store, key, error) from None
+    return found
