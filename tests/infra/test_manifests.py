@@ -13,6 +13,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from skytrain.aws.preview import FOLDER as PREVIEW_FOLDER
+from skytrain.config import compose
 from skytrain.planning import load_catalog
 from tests.infra.test_scanners import checkov
 from tests.support.kubernetes_manifests import KUBERNETES, Manifest, identity, pod_templates, render, resolved_copy
@@ -59,6 +61,23 @@ def test_karpenter_has_a_hard_limit_of_gpus_everywhere_and_never_disrupts_traini
     assert all(pool["disruption"]["consolidationPolicy"] == "WhenEmpty" for pool in pools)
     (quota,) = [each for each in manifests if identity(each) == "ResourceQuota skytrain-training/limits"]
     assert quota["spec"]["hard"]["requests.nvidia.com/gpu"] == "16"
+
+
+def test_one_list_of_families_decides_what_karpenter_starts_and_what_launch_accepts(manifests: list[Manifest]) -> None:
+    declared = re.search(
+        r"instance_families = optional\(list\(string\), (\[.*?\])\)", (EKS / "variables.tf").read_text()
+    )
+    assert declared
+    families = set(json.loads(declared[1]))
+    asked = [
+        set(one["values"])
+        for pool in manifests
+        if pool["kind"] == "NodePool"
+        for one in pool["spec"]["template"]["spec"]["requirements"]
+        if one["key"] == "karpenter.k8s.aws/instance-family"
+    ]
+    assert asked == [families, families]
+    assert set(compose(["cloud=eks"], [PREVIEW_FOLDER]).config.cloud.eks.instance_families) == families
 
 
 def test_nodes_of_karpenter_are_prepared_for_efa_like_those_of_the_node_groups(manifests: list[Manifest]) -> None:

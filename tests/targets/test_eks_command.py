@@ -59,7 +59,7 @@ class TypedEks:
         use_store(monkeypatch, lambda: self.store)
         monkeypatch.setattr("skytrain.targets.eks.kube.OUTAGE.__class__.wait_seconds", lambda *_: 0.0)
         write_kubeconfig(folder / "kubeconfig", cluster)
-        made = plan(offer("g5.12xlarge", 2))
+        made = plan(offer("g6.12xlarge", 2))
         code = PlannedCode("0", source_hash())
         write_plan(replace(made, code=code, words=WORDS, config=compose(WORDS).values), folder / "plan.json")
 
@@ -75,7 +75,7 @@ class TypedEks:
 
     def put_job(self) -> None:
         """The objects of a launch, as another terminal would have made them."""
-        made = job_of(offer_size(offer("g5.12xlarge", 2)))
+        made = job_of(offer_size(offer("g6.12xlarge", 2)))
         self.put(replace(made, run="gpt2-typed", project="demo", launched_at=datetime.now(UTC)).objects())
 
     def put(self, objects: list[dict[str, Any]]) -> None:
@@ -117,7 +117,7 @@ def test_a_job_from_its_objects_to_its_end(typed: TypedEks, capsys: pytest.Captu
 
     assert typed.launch("--yes") == 0
     said = capsys.readouterr().out
-    assert "2 x g5.12xlarge (spot)" in said and f"launched gpt2-typed: job {JOB}" in said
+    assert "2 x g6.12xlarge (spot)" in said and f"launched gpt2-typed: job {JOB}" in said
     assert "skytrain stop gpt2-typed cloud=eks cloud.eks.kubeconfig=kubeconfig\n" in said
     [job] = cluster.all("jobs")
     command = job["spec"]["template"]["spec"]["containers"][0]["args"]
@@ -204,7 +204,7 @@ def test_why_pods_wait_is_told(typed: TypedEks, capsys: pytest.CaptureFixture[st
 def test_a_launch_that_is_followed_tells_why_pods_wait_until_one_runs(typed: TypedEks) -> None:
     typed.put_job()
     cluster, told = typed.cluster, list[str]()
-    spec = replace(job_of(offer_size(offer("g5.12xlarge", 2))), run="gpt2-typed", project="demo")
+    spec = replace(job_of(offer_size(offer("g6.12xlarge", 2))), run="gpt2-typed", project="demo")
     cluster.faults.cut_watches, cluster.faults.gone_watches = 1, 1
     cluster.hold("0/3 nodes are available")
     launch: Any = SimpleNamespace(cluster=cluster_client(typed), job=spec)
@@ -297,7 +297,7 @@ def test_a_train_job_brings_its_runtime_and_both_are_removed(
 def test_a_run_that_trains_as_a_train_job_is_not_launched_again_as_a_job(
     typed: TypedEks, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = job_of(offer_size(offer("g5.12xlarge", 2)), "trainjob")
+    made = job_of(offer_size(offer("g6.12xlarge", 2)), "trainjob")
     made = replace(made, run="gpt2-typed", project="demo")
     typed.put(made.objects())
     assert typed.launch("--yes") == 2
@@ -309,7 +309,7 @@ def test_a_run_that_trains_as_a_train_job_is_not_launched_again_as_a_job(
 def test_a_launch_that_fails_never_deletes_the_job_of_another_project(
     typed: TypedEks, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = job_of(offer_size(offer("g5.12xlarge", 2)), "trainjob")
+    made = job_of(offer_size(offer("g6.12xlarge", 2)), "trainjob")
     made = replace(made, run="gpt2-typed", project="other")
     typed.put(made.objects())
     theirs = dict(typed.cluster.objects)
@@ -328,7 +328,7 @@ def test_who_follows_learns_why_a_job_has_no_pods_and_that_it_was_deleted(
     about = {"involvedObject": {"name": JOB}, "reason": "FailedCreate", "message": "exceeded quota: limits"}
     metadata = {"name": "e1", "namespace": NAMESPACE}
     cluster.add("events", {"apiVersion": "v1", "kind": "Event", "metadata": metadata, **about})
-    spec = replace(job_of(offer_size(offer("g5.12xlarge", 2))), run="gpt2-typed", project="demo")
+    spec = replace(job_of(offer_size(offer("g6.12xlarge", 2))), run="gpt2-typed", project="demo")
     spec = replace(spec, cloud=replace(spec.cloud, project="demo"))
     monkeypatch.setattr(launch_eks, "LOOK_SECONDS", 0.01)
 
@@ -353,7 +353,7 @@ def test_watches_that_expire_at_once_are_not_begun_again_at_once(typed: TypedEks
 def test_gc_finds_the_objects_of_a_project_whose_name_is_no_label(
     typed: TypedEks, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = job_of(offer_size(offer("g5.12xlarge", 2)))
+    made = job_of(offer_size(offer("g6.12xlarge", 2)))
     typed.put(replace(made, run="gpt2-typed", project="My_Project").objects())
     assert typed.verb("gc", "cloud.project=My_Project") == 0
     assert JOB in capsys.readouterr().out
@@ -520,3 +520,22 @@ def test_restarts_of_pods_are_counted_by_kubernetes_and_end_with_what_is_left_of
     waits = compose(["cloud=eks"], config_dirs=[typed.folder]).config.cloud.eks.wait
     assert job["spec"]["activeDeadlineSeconds"] == 3600 + 60 + waits  # $3 at 2 x $1.50 an hour, after waiting for nodes
     assert job["spec"]["backoffLimit"] == 2 * eks_requests.FAILURES_PER_NODE
+
+
+def test_machines_that_no_node_pool_starts_are_refused(typed: TypedEks, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed.launch("--yes", "cloud.eks.instance_families=[p5]") == 3
+    said = capsys.readouterr().err
+    assert "g6.12xlarge: the cluster starts p5 only" in said and "karpenter.instance_families" in said
+    assert typed.cluster.requests == []
+
+
+def test_a_plan_for_the_cluster_chooses_what_it_can_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["plan", "recipe=gpt2-124m-pile", "cloud=eks", "--instance", "g5.12xlarge,p4de.24xlarge", "--nodes", "1"]
+    monkeypatch.setattr(sys, "argv", ["skytrain", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    assert ended.value.code and "cloud=eks starts g6, g6e, p4d, p5 only" in said.out + said.err

@@ -99,7 +99,7 @@ def typed(
         )
     typed = RealEks(tmp_path, plane, monkeypatch)
     for name in NODES:
-        typed.kubelets.add_node(name, "g5.12xlarge", 4)
+        typed.kubelets.add_node(name, "g6.12xlarge", 4)
     try:
         yield typed
     finally:
@@ -172,7 +172,7 @@ def test_why_pods_wait_is_told_and_a_waiting_run_is_stopped(typed: RealEks, caps
     if not typed.plane.has_scheduler:
         pytest.skip("KUBEBUILDER_ASSETS has no kube-scheduler: nobody says why a pod waits")
     typed.kubelets.remove_nodes()
-    typed.kubelets.add_node("node-0", "g5.12xlarge", 4, market="on-demand")  # the plan is for spot
+    typed.kubelets.add_node("node-0", "g6.12xlarge", 4, market="on-demand")  # the plan is for spot
     assert typed.launch("--yes") == 0
     [pod, _] = typed.kubelets.wait_for_pods(2)
     typed.plane.wait("the scheduler's word", lambda: "conditions" in typed.kubelets.pods()[0]["status"], 60.0)
@@ -196,12 +196,12 @@ def test_pods_of_a_run_share_a_zone(typed: RealEks, capsys: pytest.CaptureFixtur
     zones = {"node-0": "us-east-2a", "node-1": "us-east-2b"}
     typed.kubelets.remove_nodes()
     for name, zone in zones.items():
-        typed.kubelets.add_node(name, "g5.12xlarge", 4, zone=zone)
+        typed.kubelets.add_node(name, "g6.12xlarge", 4, zone=zone)
     assert typed.launch("--yes") == 0
     [first] = typed.kubelets.wait_for_pods(1, scheduled=True)
     typed.plane.wait("the scheduler's word", lambda: typed.verb("status") == 0 and "didn't match pod affinity rules"
                      in capsys.readouterr().out, 60.0)  # fmt: skip
-    typed.kubelets.add_node("node-2", "g5.12xlarge", 4, zone=zones[first["spec"]["nodeName"]])
+    typed.kubelets.add_node("node-2", "g6.12xlarge", 4, zone=zones[first["spec"]["nodeName"]])
     nodes = {pod["spec"]["nodeName"] for pod in typed.kubelets.wait_for_pods(2, scheduled=True)}
     assert nodes == {first["spec"]["nodeName"], "node-2"}
 
@@ -286,7 +286,7 @@ def test_who_follows_a_launch_learns_why_it_waits_and_when_it_runs(typed: RealEk
     pods, told = typed.launched_pods(start=False), list[str]()
     for pod in pods:
         typed.kubelets.fail_to_pull(pod, "not found")
-    spec = replace(job_of(offer_size(offer("g5.12xlarge", 2))), run="gpt2-typed", project="demo")
+    spec = replace(job_of(offer_size(offer("g6.12xlarge", 2))), run="gpt2-typed", project="demo")
     spec = replace(spec, cloud=replace(spec.cloud, project="demo"))
     launch: Any = SimpleNamespace(cluster=cluster_client(typed), job=spec)
 

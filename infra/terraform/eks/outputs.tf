@@ -43,6 +43,16 @@ output "image_repository" {
   value       = var.base.ecr_repository_url
 }
 
+output "instance_families" {
+  description = "What Karpenter may start: cloud.eks.instance_families of Skytrain."
+  value       = var.karpenter.instance_families
+}
+
+output "region" {
+  description = "aws eks update-kubeconfig --name NAME --region REGION"
+  value       = local.region
+}
+
 output "karpenter_queue" {
   description = "Karpenter's interruption queue: settings.interruptionQueue of its chart."
   value       = aws_sqs_queue.karpenter.name
@@ -73,6 +83,7 @@ output "cluster_env" {
       "KMS_KEY=${var.base.kms_key_arn}",
       "KARPENTER_SUBNET=${local.subnets[0]}",
       "MAX_GPUS=${var.karpenter.max_gpus}",
+      "FAMILIES=${join(",", [for i in range(8) : var.karpenter.instance_families[min(i, length(var.karpenter.instance_families) - 1)]])}", # eight, whatever there are
       "LOAD_BALANCER_SUBNETS=${join(",", local.subnets)}",
       "NETWORK=${var.base.vpc_cidr}",
       "LOAD_BALANCER_NETWORKS=${join(",", [for i in range(3) : local.subnet_networks[min(i, length(local.subnet_networks) - 1)]])}", # three, whatever the zones

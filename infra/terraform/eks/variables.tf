@@ -261,8 +261,8 @@ variable "karpenter" {
   }
 
   validation {
-    condition     = try(length(var.karpenter.instance_families) > 0 && alltrue([for family in var.karpenter.instance_families : contains(local.gpu_families, family)]), false)
-    error_message = "karpenter.instance_families must name at least one family of instance_types.tf, such as g6e, and no pattern: Karpenter may start no other."
+    condition     = try(length(var.karpenter.instance_families) > 0 && length(var.karpenter.instance_families) <= 8 && alltrue([for family in var.karpenter.instance_families : contains(local.gpu_families, family)]), false)
+    error_message = "karpenter.instance_families must name one to eight families of instance_types.tf, such as g6e, and no pattern: Karpenter may start no other."
   }
 
   validation {

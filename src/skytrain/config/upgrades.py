@@ -53,6 +53,7 @@ BEFORE: Mapping[type, Mapping[str, Any]] = {
         "batch_schedule": (),
         "ema_decay": None,
         "ema_start": 0.7,
+        "callbacks": [],
     },
     WSDScheduleConfig: {"decay_power": 1.0},
     BudgetConfig: {"overrun": "stop", "whole_machine": True, "planned_usd": None, "planned_step_seconds": None},
@@ -64,7 +65,7 @@ BEFORE: Mapping[type, Mapping[str, Any]] = {
         "serve_profile": None,
         "reservation": None,
     },
-    EksConfig: {"job_kind": "job"},
+    EksConfig: {"job_kind": "job", "instance_families": []},
     RolesConfig: {"prepare": None, "emr_service": None},
     TuneConfig: {
         "axes": None,

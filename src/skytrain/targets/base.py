@@ -39,6 +39,7 @@ class LaunchRequest:
     only: Mapping[str, Any] = field(default_factory=dict)  # --instance, --nodes, --market: for a new plan
     smoke: str | None = None
     keep_seconds: float = 0.0
+    keep: bool = False  # machines stay until their kill time after success
     dry_run: bool = False
 
     @property
@@ -211,6 +212,10 @@ class LaunchTarget(Protocol):
 
         aws = preflight.plan is not None or preflight.config.cloud.project is not None
         return [one for one in CHECKS if aws or one.group != "AWS" or one.name == "account"], preflight
+
+    def families(self, config: Config) -> Sequence[str]:
+        """Return the families of machines that can be started there; none: all that are sold."""
+        return ()
 
     def costs_around(self, config: Config, offer: Offer) -> ClusterCosts | None:
         """Return what the target costs besides the machines of an offer, for `plan`."""

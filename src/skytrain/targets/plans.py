@@ -52,7 +52,7 @@ from ..planning import (
 )
 from .base import LaunchRequest
 from .jobs import plan_finishing, plan_preparation
-from .registry import sellers
+from .registry import sellers, target_of
 
 MESH_OVERRIDES = ("parallel=", *(f"parallel.{name}=" for name in DIMENSIONS))
 
@@ -116,7 +116,7 @@ def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: 
     catalog = load_catalog()
     request = _for_block(composed.config, request)
     workload = planned_workload(composed, open_mesh)
-    offers = find_offers(workload, catalog, request, sellers())
+    offers = startable(composed.config, find_offers(workload, catalog, request, sellers()))
     choice = choose(offers)
     if choice is None:
         return Planned(offers, refusal=refuse(offers, request))
@@ -165,6 +165,16 @@ def _other_micro_batch(composed: Composed, choice: Offer, workload: Workload) ->
         else "that does not fit, or does not divide the batch"
     )
     return f"The recipe has trainer.micro_batch={wanted}; {planned} is planned: {reason}."
+
+
+def startable(config: Config, offers: Sequence[Offer]) -> list[Offer]:
+    """Return the offers, those first whose machines the target can start; the others say why they are not chosen."""
+    target = target_of(config)
+    families = target.families(config)
+    able = [offer for offer in offers if not families or offer.instance.family in families]
+    known = {id(offer) for offer in able}
+    problem = f"cloud={target.name} starts {', '.join(families)} only: cloud.{target.name}.instance_families"
+    return [*able, *(replace(offer, problem=offer.problem or problem) for offer in offers if id(offer) not in known)]
 
 
 def _for_block(config: Config, request: PlanRequest) -> PlanRequest:

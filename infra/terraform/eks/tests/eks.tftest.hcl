@@ -238,7 +238,7 @@ run "default" {
   }
 
   assert {
-    condition     = strcontains(output.cluster_env, "FSX_MOUNT=abcdefgh\n") && strcontains(output.cluster_env, "MAX_GPUS=16\n")
+    condition     = strcontains(output.cluster_env, "FSX_MOUNT=abcdefgh\n") && strcontains(output.cluster_env, "MAX_GPUS=16\n") && strcontains(output.cluster_env, "FAMILIES=g6,g6e,p4d,p5,p5,p5,p5,p5\n")
     error_message = "Manifests need the file system's names and the limit."
   }
 }

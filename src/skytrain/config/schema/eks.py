@@ -28,6 +28,11 @@ class EksConfig:
     environment: dict[str, str] = setting(EXECUTION, "Environment variables of the pods; no secrets.")
     volumes: dict[str, str] = setting(EXECUTION, "Volume claims of the namespace to mount, such as {fsx: /fsx}.")
     node_labels: dict[str, str] = setting(EXECUTION, "Labels that nodes must have, besides the plan's machine type.")
+    instance_families: list[str] = setting(
+        EXECUTION,
+        "Families of machines that the cluster can start: karpenter.instance_families of infra/terraform/eks, and those "
+        "of node groups; empty: any.",
+    )
     priority_class: str | None = setting(EXECUTION, "Priority class of the pods; null: the cluster's default.")
     usd_per_hour: PositiveFloat | None = setting(
         EXECUTION, "What one machine costs; null: the plan's highest price of the machine in the region."

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from ...aws import AwsSession, find_secret, is_preview, preview_container
-from ...config import Composed, Config, SkytrainError, check_job, plugin_targets
+from ...config import EXIT_CODES, Composed, Config, EksConfig, SkytrainError, check_job, plugin_targets
 from ...planning import Plan, timestamp
 from ...runs import (
     LaunchedGroup,
@@ -39,6 +39,12 @@ from .requests import (
 
 LOOK_SECONDS = 30.0  # between two looks at a job whose pods wait
 SMOKE_SECONDS = 3600.0  # after which a smoke test is ended
+
+
+class PreflightError(SkytrainError):
+    """Something that a job would wait for in vain."""
+
+    exit_code = EXIT_CODES["preflight"]
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,7 @@ def prepare_eks_launch(request: EksRequest, session: Callable[[], AwsSession], *
     if plan is not None:
         check_place(config, plan)
         check_same(composed, plan)
+        _check_family(eks, plan)
     else:
         _check_smoke(config)
     run = run_name(config)
@@ -205,6 +212,18 @@ def _check_plugins(composed: Composed) -> None:
         raise SkytrainError(
             f"{targets[0]} is a class of yours, which the pods' image must have\n"
             "  install it in the image (docs/image.md), then name its package: cloud.packages=[NAME]"
+        )
+
+
+def _check_family(eks: EksConfig, plan: Plan) -> None:
+    """Raise for a machine that no node pool can start: its pods would wait until the launch's limit."""
+    family = plan.choice.instance_type.split(".")[0]
+    if eks.instance_families and family not in eks.instance_families:
+        raise PreflightError(
+            f"{plan.choice.instance_type}: the cluster starts {', '.join(eks.instance_families)} only "
+            "(cloud.eks.instance_families)\n"
+            f"  add {family} to karpenter.instance_families of infra/terraform/eks, apply it and the manifests, and add it "
+            "to the setting; or plan again"
         )
 
 

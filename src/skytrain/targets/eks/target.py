@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -95,6 +95,9 @@ class EksLauncher(LaunchTarget):
             before=wait,
             next_arguments=cluster_overrides(config),
         )
+
+    def families(self, config: Config) -> Sequence[str]:
+        return config.cloud.eks.instance_families
 
     def costs_around(self, config: Config, offer: Offer) -> ClusterCosts:
         machines = ClusterMachines(offer.instance.type, offer.nodes, offer.market, offer.region)
