@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config import MissingExtra, SkytrainError, is_worker, naming_extras, torchrun_restarts
+from ..config import HFModelConfig, MissingExtra, SkytrainError, is_worker, naming_extras, torchrun_restarts
 from .options import ConfigDirs, Overrides, compose_overrides
 
 if TYPE_CHECKING:
-    from ..config import Composed
+    from ..config import Composed, Config
     from ..runs import Start
 
 Processes = Annotated[
@@ -116,9 +116,13 @@ def train(
         return
     from ..aws import take_secrets
     from ..jobs import JoinedGeneration, ProcessLayout, choose_processes, supervise
+    from ..models import check_hf_mesh
     from .console import reporter
 
     check_installed()
+    check_loggers(config)
+    if isinstance(config.model, HFModelConfig):
+        check_hf_mesh(config.model, config.parallel.tensor)
     take_secrets(config)
     arguments = [*(overrides or []), *worker_options(config_dir or [], start, allow_changes)]
     joined = JoinedGeneration.from_environment()
@@ -169,6 +173,12 @@ def check_installed() -> None:
     for package in ("torch", "lightning"):
         if find_spec(package) is None:
             raise MissingExtra(package, "train")
+
+
+def check_loggers(config: Config) -> None:
+    """Raise MissingExtra if a logger's package is not installed, before processes are started that need it."""
+    if "wandb" in config.trainer.loggers and find_spec("wandb") is None:
+        raise MissingExtra("wandb", "wandb")
 
 
 def _back_off() -> None:

@@ -143,6 +143,7 @@ from .schema import (
     TokenFilesConfig as TokenFilesConfig,
     TokenizerConfig as TokenizerConfig,
     TrainerConfig as TrainerConfig,
+    WandbConfig as WandbConfig,
     WSDScheduleConfig as WSDScheduleConfig,
     YarnCustomRope as YarnCustomRope,
     YarnRope as YarnRope,

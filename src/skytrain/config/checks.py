@@ -7,9 +7,11 @@ from typing import Protocol
 
 from .batches import batch_sizes
 from .capabilities import COMBINATION_RULES, Setup, check_setup
-from .errors import ConfigError
+from .errors import ConfigError, nearest
 from .mesh import assumed_mesh, check_degrees
 from .schema import Config, DecoderConfig, ExpertsConfig, LatentConfig, has_layers
+
+LOGGERS = ("tensorboard", "wandb", "cloudwatch")  # by name; any other is a class
 
 
 class Fail(Protocol):
@@ -28,6 +30,14 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
     check_setup(Setup(config, assumed_mesh(config.parallel)), COMBINATION_RULES, origins)
     _check_sizes(config, fail)
     _check_length_of_run(config, fail)
+    for logger in config.trainer.loggers:
+        if logger not in LOGGERS and "." not in logger:
+            guess = nearest(logger, LOGGERS)
+            raise fail(
+                "trainer.loggers",
+                f"{logger!r}: no such logger",
+                f"{f'did you mean {guess}? ' if guess else ''}{', '.join(LOGGERS)}, or package.module.Class",
+            )
     if config.store.kms_key and config.store.sse != "kms":
         raise fail("store.kms_key", "is only used with store.sse=kms")
 

@@ -51,7 +51,7 @@ HERE = {
     "out_dir": "store.root=FOLDER and run=NAME",
     "report_to": "trainer.loggers=[tensorboard,wandb]",
     "dataset": "data=NAME",
-    "data.source.paths": "data=text, jsonl or parquet, with data.source.paths='FILES': this data set is fetched from elsewhere",
+    "data.source.paths": "data=text, jsonl or parquet, with data.source.paths='FILES': this data set is not made of files",
     "init_from": "--from RUN, or model.weights=FOLDER",
 }
 

@@ -67,5 +67,7 @@ def plugin_targets(values: Mapping[str, Any]) -> Iterator[str]:
             yield from plugin_targets(value)
         elif isinstance(value, list):
             yield from plugin_targets({str(i): item for i, item in enumerate(value) if isinstance(item, Mapping)})
+            if key == "loggers":
+                yield from (item for item in value if "." in str(item) and not str(item).startswith("skytrain."))
         elif key == "target" and isinstance(value, str) and "." in value and not value.startswith("skytrain."):
             yield value

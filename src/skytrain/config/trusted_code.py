@@ -70,6 +70,8 @@ def named_code(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             for each in value:
                 if isinstance(each, Mapping):
                     yield from named_code(each, f"{prefix}{key}.")
+                elif key == "loggers" and "." in str(each) and not str(each).startswith(OWN):
+                    yield f"{prefix}{key}", str(each)
         elif key == "target" and isinstance(value, str) and "." in value and not value.startswith(OWN):
             yield f"{prefix}{key}", value
         elif key == "trust_remote_code" and value:

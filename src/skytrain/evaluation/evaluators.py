@@ -16,6 +16,7 @@ from torch import Tensor
 from ..config import ConfigError, EvaluatorConfig, load_class, make
 from ..tokens import Batch, Tokenizer
 from .generation import Sampling, generate
+from .loss import perplexity
 from .scorer import Scorer
 
 
@@ -44,7 +45,8 @@ class ValidationLoss:
         self._batches = self._make_batches()
 
     def run(self, model: Scorer) -> Mapping[str, float]:
-        return {"val/loss": model.mean_loss(self._batches)}
+        loss = model.mean_loss(self._batches)
+        return {"val/loss": loss, "val/perplexity": perplexity(loss)}
 
 
 class Samples:

@@ -12,6 +12,11 @@ from ..tokens import Batch, Tokenizer, TokenSplit
 from .scorer import Scorer
 
 
+def perplexity(loss: float) -> float:
+    """Return the perplexity of a loss in nats per token."""
+    return math.exp(loss) if loss < 700 else math.inf
+
+
 @dataclass(frozen=True)
 class LossReport:
     loss: float
@@ -63,7 +68,7 @@ class HeldOutLoss:
         bits = loss * self.targets / math.log(2)
         return {
             "eval/loss": loss,
-            "eval/perplexity": math.exp(loss) if loss < 700 else math.inf,
+            "eval/perplexity": perplexity(loss),
             "eval/bits_per_byte": bits / self._text_bytes if self._text_bytes else math.nan,
         }
 

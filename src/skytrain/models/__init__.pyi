@@ -1,4 +1,9 @@
-from .agreement import adopt_model as adopt_model, check_model as check_model, read_hf_decoder as read_hf_decoder
+from .agreement import (
+    adopt_model as adopt_model,
+    check_hf_mesh as check_hf_mesh,
+    check_model as check_model,
+    read_hf_decoder as read_hf_decoder,
+)
 from .attention import Attention as Attention, KVCache as KVCache
 from .branches import Branches as Branches
 from .build import (

@@ -126,6 +126,30 @@ def check_model(config: ModelConfig, start: str | None = None) -> None:
         read_headers(Path(source).expanduser())
 
 
+def check_hf_mesh(model: HFModelConfig, tensor_ranks: int) -> None:
+    """Raise ConfigError if a model of transformers does not divide among so many ranks; only its config.json is read."""
+    if tensor_ranks > 1:
+        settings = json.loads((find_description(model.name) / CONFIG).read_text(encoding="utf-8"))
+        check_hf_degree(model.name, settings, tensor_ranks)
+
+
+def check_hf_degree(name: str, settings: Mapping[str, Any], degree: int) -> None:
+    """Raise ConfigError if heads or MLP of a transformers configuration do not divide evenly among `degree` ranks."""
+    heads = settings.get("num_attention_heads")
+    counts = {
+        "attention heads": heads,
+        "key-value heads": settings.get("num_key_value_heads") or heads,
+        "columns of the MLP": settings.get("intermediate_size"),
+    }
+    for what, count in counts.items():
+        if isinstance(count, int) and count % degree:
+            raise ConfigError(
+                "parallel.tensor",
+                f"the {count} {what} of {name} do not divide among {degree} ranks",
+                hint="choose a divisor, or parallel=fsdp, which divides any model",
+            )
+
+
 def check_agreement(config: DecoderConfig, found: DecoderConfig, source: str) -> None:
     """Raise ConfigError, with one line per field, if the configuration does not match that of the weights."""
     wanted = explicit(config)

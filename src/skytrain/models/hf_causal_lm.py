@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..config import ConfigError, HFModelConfig, MissingExtra
 from ..planning import training_flops_per_token
+from .agreement import check_hf_degree
 from .documents import document_positions
 from .loss import LossSettings, head_loss, matmul_parameters, token_loss
 from .recompute import Recompute
@@ -144,19 +145,8 @@ class HFCausalLM(nn.Module):
     def check_tensor_degree(self, degree: int) -> None:
         """Raise ConfigError if heads or MLP do not divide evenly among `degree` ranks."""
         theirs: Any = self.model.config
-        heads = getattr(theirs, "num_attention_heads", None)
-        counts = {
-            "attention heads": heads,
-            "key-value heads": getattr(theirs, "num_key_value_heads", None) or heads,
-            "columns of the MLP": getattr(theirs, "intermediate_size", None),
-        }
-        for what, count in counts.items():
-            if isinstance(count, int) and count % degree:
-                raise ConfigError(
-                    "parallel.tensor",
-                    f"the {count} {what} of {self.config.name} do not divide among {degree} ranks",
-                    hint="choose a divisor, or parallel=fsdp, which divides any model",
-                )
+        names = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+        check_hf_degree(self.config.name, {name: getattr(theirs, name, None) for name in names}, degree)
 
     def flops_per_token(self, sequence_length: int) -> int:
         """Return the training FLOPs per token, counting only the experts that are active for a token.

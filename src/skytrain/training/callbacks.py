@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SMOOTHING = 0.8  # smoothing of the loss that shows whether a run has diverged
 STDERR = "_stderr"  # suffix of a metric that is the standard error of another
 COUNTS = ("/items", "/truncated")
-METRIC_LABELS = {"val/loss": "validation loss"}  # names of metrics in the log
+METRIC_LABELS = {"val/loss": "validation loss", "val/perplexity": "perplexity"}  # names of metrics in the log
 
 
 class AtStep(pl.Callback):

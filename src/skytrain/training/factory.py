@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from ..checkpoints import StoreCheckpointIO
 from ..config import (
     BatchSizes,
     Config,
+    ConfigError,
     MissingExtra,
     Precision,
+    WandbConfig,
     batch_sizes,
+    make,
     resolve_mesh,
     step_batches,
     total_steps,
@@ -220,20 +225,81 @@ def make_trainer(
     )
 
 
+SHOWN_METRICS = ("val/loss", "train/loss")  # beside the hyperparameters
+HYPERPARAMETERS = ("seed", "model", "data", "tokenizer", "loader", "optimizer", "lr_schedule", "parallel", "trainer")
+
+
 def make_loggers(config: Config, run: str, tensorboard_folder: Path) -> list[Any]:
     loggers: list[Any] = []
+    settings = flat_settings(config)
     if "tensorboard" in config.trainer.loggers:
-        from lightning.pytorch.loggers import TensorBoardLogger
-
-        loggers.append(TensorBoardLogger(save_dir=tensorboard_folder, name="", version="", default_hp_metric=False))
+        loggers.append(_tensorboard_logger(settings, tensorboard_folder))
     if "wandb" in config.trainer.loggers:
-        try:
-            import wandb  # noqa: F401
-        except ImportError:
-            raise MissingExtra("wandb", "wandb") from None
-        from lightning.pytorch.loggers import WandbLogger
-
-        loggers.append(
-            WandbLogger(project="skytrain", name=run, id=run, save_dir=tensorboard_folder.parent, resume="allow")
-        )
+        loggers.append(_wandb_logger(config.wandb, run, tensorboard_folder.parent))
+    for path in config.trainer.loggers:
+        if "." in path:
+            loggers.append(_own(path, {}, "trainer.loggers", Logger))
+    for logger in loggers:
+        logger.log_hyperparams(settings)
     return loggers
+
+
+def _tensorboard_logger(settings: Mapping[str, Any], folder: Path) -> Any:
+    from lightning.pytorch.loggers import TensorBoardLogger
+    from torch.utils.tensorboard.summary import hparams
+
+    logger = TensorBoardLogger(save_dir=folder, name="", version="", default_hp_metric=False)
+    # Lightning writes them for TensorBoard's page of hyperparameters only together with a value of a metric.
+    for summary in hparams(dict(settings), dict.fromkeys(SHOWN_METRICS, 0.0)):
+        logger.experiment.file_writer.add_summary(summary)
+    return logger
+
+
+def _wandb_logger(settings: WandbConfig, run: str, folder: Path) -> Any:
+    try:
+        import wandb  # noqa: F401
+    except ImportError:
+        raise MissingExtra("wandb", "wandb") from None
+    from lightning.pytorch.loggers import WandbLogger
+
+    return WandbLogger(
+        project=settings.project,
+        entity=settings.entity,
+        group=settings.group,
+        tags=settings.tags or None,
+        name=run,
+        id=run,
+        save_dir=folder,
+        resume="allow" if settings.mode == "online" else None,
+        offline=settings.mode == "offline",
+    )
+
+
+def make_own_callbacks(config: Config) -> list[pl.Callback]:
+    """Return the callbacks that `trainer.callbacks` names."""
+    return [_own(one.target, one.args, "trainer.callbacks", pl.Callback) for one in config.trainer.callbacks]
+
+
+def _own(target: str, args: Mapping[str, Any], key: str, kind: type) -> Any:
+    """Return an instance of a class that a setting names. Raises ConfigError unless it is of this kind."""
+    made = make(target, args, key=key)
+    if not isinstance(made, kind):
+        raise ConfigError(key, f"{target} is not a {kind.__name__} of lightning.pytorch", hint="make it a subclass")
+    return made
+
+
+def flat_settings(config: Config) -> dict[str, Any]:
+    """Return the settings that decide what is trained, by their keys, for loggers that keep hyperparameters."""
+    flat: dict[str, Any] = {}
+
+    def add(prefix: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for name, each in value.items():
+                add(f"{prefix}.{name}", each)
+        else:
+            flat[prefix] = value if isinstance(value, bool | int | float | str) else str(value)
+
+    for group in HYPERPARAMETERS:
+        value = getattr(config, group)
+        add(group, value if isinstance(value, int) else dataclasses.asdict(value))
+    return flat

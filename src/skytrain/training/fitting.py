@@ -34,7 +34,7 @@ from .callbacks import DivergenceWatch, Profile, StepLog, StepSize
 from .checkpointing import Checkpoints, SavePolicy, seconds_between_interruptions
 from .evaluation_limits import EvaluationLimits
 from .evaluations import EvaluateRestored, Evaluations, Scheduled
-from .factory import make_loggers, make_module, make_trainer
+from .factory import make_loggers, make_module, make_own_callbacks, make_trainer
 from .interruptions import BudgetWatch, Interruptions, StopSources
 from .micro_batch import explaining_memory
 from .overrun import OverrunWatch
@@ -99,7 +99,7 @@ def _train(attempt: Attempt, module: CausalLM, log: StepLog) -> AttemptResult:
     if attempt.claim.changes:
         callbacks.append(ApplyOptimizerSettings())
     # Evaluations come after the checkpoints: weights are safe before time is spent on measuring them.
-    callbacks += [RandomState(ranks), checkpoints, evaluations]
+    callbacks += [RandomState(ranks), checkpoints, evaluations, *make_own_callbacks(config)]
 
     loggers = make_loggers(config, context.run, services.tensorboard) if ranks.first else []
     trainer = make_trainer(config, plan, store, callbacks, loggers)

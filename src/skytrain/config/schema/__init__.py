@@ -11,7 +11,7 @@ from .eks import EksConfig
 from .emr import EmrConfig
 from .evaluation import EvaluationConfig, TaskConfig
 from .kinds import NonNegative, OneOf, OtherKeys, Precision, Range, Seconds, Unit, Whole
-from .metrics import MetricsConfig
+from .metrics import MetricsConfig, WandbConfig
 from .model import (
     CustomModelConfig,
     DecoderConfig,
@@ -43,6 +43,7 @@ from .tokens import (
 )
 from .training import (
     BatchPhaseConfig,
+    CallbackConfig,
     ConstantScheduleConfig,
     DecayScheduleConfig,
     EvaluatorConfig,
@@ -65,6 +66,7 @@ __all__ = [
     "BPETokenizerConfig",
     "BatchPhaseConfig",
     "BudgetConfig",
+    "CallbackConfig",
     "CloudConfig",
     "Config",
     "ConstantScheduleConfig",
@@ -116,6 +118,7 @@ __all__ = [
     "TuneConfig",
     "Unit",
     "WSDScheduleConfig",
+    "WandbConfig",
     "YarnCustomRope",
     "YarnRope",
     "declared",
@@ -198,5 +201,6 @@ class Config:
     spark: SparkConfig
     tune: TuneConfig
     metrics: MetricsConfig
+    wandb: WandbConfig
     serve: ServeConfig
     plan: PlanConfig

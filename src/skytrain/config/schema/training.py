@@ -147,6 +147,16 @@ class BatchPhaseConfig:
 
 
 @settings
+class CallbackConfig:
+    """A Lightning callback, of the user's own or of a package; further keys are arguments of its class."""
+
+    target: str = setting(EXECUTION, "Path of the class, such as `my_package.MyCallback`.")
+    args: Annotated[dict[str, Any], OtherKeys()] = setting(
+        EXECUTION, "Arguments of that class, written directly next to `target`."
+    )
+
+
+@settings
 class TrainerConfig:
     """Batches, length, precision and reporting of a training."""
 
@@ -224,8 +234,15 @@ class TrainerConfig:
     )
     keep_best: Whole = setting(EXECUTION, "Number of checkpoints with the lowest validation loss that are also kept.")
     log_every: Positive = setting(EXECUTION, "Steps between lines of the log.")
-    loggers: list[Literal["tensorboard", "wandb", "cloudwatch"]] = setting(
-        EXECUTION, "Where metrics go, in addition to the metrics files that are always written."
+    loggers: list[str] = setting(
+        EXECUTION,
+        "Where metrics go, in addition to the metrics files that are always written: tensorboard, wandb, cloudwatch, or "
+        "the path of a class of Lightning's loggers, which is created without arguments.",
+    )
+    callbacks: list[CallbackConfig] = setting(
+        EXECUTION,
+        "Further callbacks of Lightning, such as [{target: my_package.MyCallback}]; they act after Skytrain's own, and "
+        "checkpoints hold their state.",
     )
     workers: Whole = setting(EXECUTION, "Data loader processes per rank.")
     lost_steps: Literal["stop", "retrain"] = setting(

@@ -1,0 +1,44 @@
+"""What `skytrain train` refuses before it starts a process."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from skytrain.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_mesh_that_a_model_of_transformers_cannot_have_is_refused_before_ranks_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = {"model_type": "llama", "num_attention_heads": 9, "num_key_value_heads": 3, "intermediate_size": 1536}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(
+        json.dumps({**shape, "vocab_size": 50257, "max_position_embeddings": 1024, "hidden_size": 576})
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("skytrain.jobs.supervise", lambda *_: pytest.fail("processes were started"))
+    words = ["train", "model=hf", "model.name=./model", "model.weights=random", "parallel=tp", "parallel.tensor=2"]
+    monkeypatch.setattr(sys, "argv", ["skytrain", *words, "--processes", "2"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "the 9 attention heads of ./model do not divide among 2 ranks" in capsys.readouterr().err
+
+
+def test_one_version_of_vllm_is_named_everywhere() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    [version] = [word.partition("==")[2] for word in extras["serve"] if word.startswith("vllm==")]
+    images = yaml.safe_load((ROOT / "infra/kubernetes/components/images/kustomization.yaml").read_text())["images"]
+    assert [one["newTag"] for one in images if one["name"] == "vllm"] == [f"v{version}"]
+    for page in ("docs/serving.md", "docs/eks.md", "README.md"):
+        named = re.findall(r"vllm(?:-cpu)?==([\d.]+)", (ROOT / page).read_text())
+        assert set(named) <= {version}
