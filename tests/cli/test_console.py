@@ -67,3 +67,8 @@ def test_a_terminal_shows_a_bar_with_the_time_to_go_on_one_line_whatever_its_wid
         assert "20/300 3m10s to go" in bars[-1] and all(len(bar) <= columns for bar in bars)
         assert any(frame.startswith("step 1 | validation loss 4.1000") for frame in frames)
         assert not any(frame.lstrip().startswith(("|", "ms", "tok/s")) for frame in frames)  # nothing wraps
+
+
+def test_progress_never_passes_its_total() -> None:
+    assert progress_line("clean", 9.4, 8.0) == "clean 8/8"
+    assert progress_line("clean", 9.4, None) == "clean 9"

@@ -230,3 +230,11 @@ def test_workers_stream_a_data_set_of_many_files(tmp_path: Path, monkeypatch: py
         store = open_store(str(tmp_path / "store"))
         manifest = write_corpus(store, data, made, "v1")
     assert [d.text for d in read_corpus(store, manifest)] == [f"text {i}-{k}" for i in range(4) for k in range(50)]
+
+
+def test_a_known_data_set_is_read_from_files_that_were_downloaded_before(tmp_path: Path) -> None:
+    write(tmp_path / "TinyStoriesV2-GPT4-train.txt", b"One day.\n<|endoftext|>\nThe end.\n<|endoftext|>\n")
+    overrides = ["data=tinystories", f"data.source.paths={tmp_path}/*.txt"]
+    source = compose(overrides).config.data.source
+    found = list(make(source.target, source.args, key="data.source").documents())
+    assert [each.text.strip() for each in found if isinstance(each, Document)] == ["One day.", "The end."]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -133,6 +134,26 @@ def test_a_machine_stays_after_a_failure_and_its_cost_counts_meanwhile(store, mo
     assert len(beats) == pytest.approx(4 + stays / agent.rules.beat_seconds, abs=2)
     if stays:
         assert any("skytrain shell simulated" in line for line in host.told)
+
+
+@pytest.mark.parametrize(("code", "stays"), [(0, True), (6, False), (1, False)])
+def test_a_machine_that_is_kept_after_success_stays_until_it_is_told_to_end(store, monkeypatch, code, stays):
+    clock = FakeClock()
+    monkeypatch.setattr(node_agent, "time", clock)
+    host = simulated_host(store, "one", nodes=1)
+    agent = host.agent
+    agent.limits = AgentLimits(2, 10.0, keep_after_success=True)
+    agent.state = replace(agent.state, phase="gone")
+    agent.exit_code, agent._over = code, True
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+        if clock.now > 9000:
+            agent._signal = signal.SIGTERM  # `skytrain stop`, or the kill time
+
+    monkeypatch.setattr(clock, "sleep", sleep)
+    assert agent.run() == code
+    assert (clock.now > 9000) is stays
 
 
 def test_a_machine_that_stays_leaves_at_once_when_it_must(store, monkeypatch):

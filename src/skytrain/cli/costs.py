@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 from .options import ConfigDirs, Json, RunName, StoreOverrides, compose_overrides
@@ -15,7 +16,8 @@ def costs(run: RunName, overrides: StoreOverrides = None, config_dir: ConfigDirs
     request; the figure lags by a day, and the tag must be active as a cost allocation tag).
 
     With cloud=emr-serverless or cloud=emr, the jobs that prepared data are listed too: the hours that EMR Serverless
-    billed, or the hours of each node of a cluster with EMR's fee.
+    billed, or the hours of each node of a cluster with EMR's fee. A run that a pipeline trained is shown with its other
+    stages, a sweep with its ledger.
 
     \b
     Examples:
@@ -23,9 +25,17 @@ def costs(run: RunName, overrides: StoreOverrides = None, config_dir: ConfigDirs
       skytrain costs my-run cloud=aws --json
       skytrain costs prepare-crawl-0123abcd cloud=emr
     """
-    from ..pipelines.costs import costs as pipeline
+    from ..pipelines.costs import costs as pipeline, sweep_costs
     from ..pipelines.status import account_session
 
     config = compose_overrides(overrides, config_dir).config
+    if (ledger := sweep_costs(config, run)) is not None:
+        from ..report import text_table
+
+        return print(
+            json.dumps([dict(zip(ledger[0], row, strict=True)) for row in ledger[1:]])
+            if as_json
+            else text_table(ledger)
+        )
     spent = pipeline(config, run, account_session(config), lambda text: print(text, file=sys.stderr))
     print(spent.to_json() if as_json else spent.to_text())

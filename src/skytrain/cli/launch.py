@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 
 from .confirm import DryRun, Yes, ask_yes, confirm
-from .node import KeepOnFailure
+from .node import Keep, KeepOnFailure
 from .options import ConfigDirs, compose_overrides, seconds_of
 from .plan import InstanceType, MarketOption, Nodes
 from .screen import follow_launch, follow_run, print_next
@@ -88,6 +88,7 @@ def launch(
     follow: Follow = None,
     smoke: Smoke = None,
     keep_on_failure: KeepOnFailure = "0s",
+    keep: Keep = False,
     instance: InstanceType = None,
     nodes: Nodes = None,
     market: MarketOption = None,
@@ -128,7 +129,6 @@ def launch(
     folders = account_folders(config_dir or []) if dry_run else config_dir or []
     watch = sys.stdout.isatty() if follow is None else follow
     only = {"instance": instance, "nodes": nodes, "market": market}
-    keep = seconds_of("--keep-on-failure", keep_on_failure)
     whole = context.meta[JOB] == PIPELINE
     job = (prepare_pipeline if whole else prepare_job)(
         LaunchRequest(
@@ -143,7 +143,8 @@ def launch(
             replan=replan,
             only=only,
             smoke=smoke,
-            keep_seconds=keep,
+            keep_seconds=seconds_of("--keep-on-failure", keep_on_failure),
+            keep=keep,
             dry_run=dry_run,
         )
     )

@@ -36,6 +36,10 @@ KeepOnFailure = Annotated[
     str,
     typer.Option(metavar="TIME", help="After a failure, stay so long (30m) before the machine is given back."),
 ]
+Keep = Annotated[
+    bool,
+    typer.Option("--keep", help="After success, stay until the kill time: `skytrain stop` ends the machines earlier."),
+]
 EfaDevices = Annotated[
     int,
     typer.Option(
@@ -58,6 +62,7 @@ def node(
     launch: Launch = None,
     job: NodeJobKind = "train",
     keep_on_failure: KeepOnFailure = "0s",
+    keep: Keep = False,
     efa: EfaDevices = 0,
     source: Source = None,
     weights_only: WeightsOnly = False,
@@ -96,6 +101,7 @@ def node(
         launch=launch,
         job=job,
         keep_seconds=seconds_of("--keep-on-failure", keep_on_failure),
+        keep=keep,
         efa_devices=efa,
     )
     raise SystemExit(take_part(composed.config, request, reporter().note))

@@ -117,6 +117,9 @@ def _recipe(data: DataConfig) -> dict[str, Any]:
     if not data.near_dedup.enabled:
         # Unused, so it is hashed with its former default: data prepared before the default changed is still found.
         recipe["near_dedup"] = {**recipe["near_dedup"], "min_similarity": FORMER_MIN_SIMILARITY}
+    args = recipe["source"].get("args", {})
+    if args.get("paths", "") is None:  # a data set of the hub, hashed as before it could be read from files
+        recipe["source"] = {**recipe["source"], "args": {key: args[key] for key in args if key != "paths"}}
     return recipe
 
 

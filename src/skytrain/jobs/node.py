@@ -46,6 +46,7 @@ class NodeRequest:
     launch: str | None = None
     job: Literal["train", "prepare", "tune", "serve", "finish"] = "train"
     keep_seconds: float = 0.0  # how long the machine is kept after the run has failed
+    keep: bool = False  # it is kept until its kill time after the run is done
     efa_devices: int = 0  # that the machine was rented with
 
 
@@ -141,7 +142,11 @@ def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell
         services=services,
         rules=rules,
         limits=AgentLimits(
-            config.trainer.max_restarts, config.trainer.stop_within, config.store.patience, request.keep_seconds
+            max_restarts=config.trainer.max_restarts,
+            stop_seconds=config.trainer.stop_within,
+            patience_seconds=config.store.patience,
+            keep_seconds=request.keep_seconds,
+            keep_after_success=request.keep,
         ),
         tell=tell,
     )

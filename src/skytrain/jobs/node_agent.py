@@ -7,6 +7,7 @@ The monotonic clock of this host only paces its requests; whether another host i
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 import signal
 import threading
@@ -86,6 +87,7 @@ class AgentLimits:
     stop_seconds: float
     patience_seconds: float = 1800.0  # how long an agent without a job waits for a store that does not answer
     keep_seconds: float = 0.0  # how long the machine is kept after the run has failed
+    keep_after_success: bool = False  # until its kill time
 
 
 @dataclass
@@ -495,16 +497,21 @@ class NodeAgent:
         return False
 
     def _keep_machine(self) -> None:
-        """Keep this machine for a while after a failure, so that people can inspect it.
+        """Keep this machine for a while after a failure, or until its kill time after success, if people asked for it.
 
         Its cost counts; a signal or a notice ends it.
         """
-        if not self._over or self.exit_code in NO_FAILURES or not self.limits.keep_seconds:
+        failed = self.exit_code not in NO_FAILURES
+        seconds = self.limits.keep_seconds if failed else 0.0
+        if self.exit_code == 0 and self.limits.keep_after_success:
+            seconds = math.inf
+        if not self._over or not seconds:
             return
-        until = time.monotonic() + self.limits.keep_seconds
+        until = time.monotonic() + seconds
+        long = f"for {format_seconds(seconds)}, at most until its kill time" if failed else "until its kill time"
         self.tell(
-            f"the run failed: this machine is kept for {format_seconds(self.limits.keep_seconds)}, at most until its kill "
-            f"time\n  inspect it: skytrain shell {self.identity.run}; end it: skytrain stop {self.identity.run}"
+            f"the run {'failed' if failed else 'is done'}: this machine is kept {long}\n"
+            f"  inspect it: skytrain shell {self.identity.run}; end it: skytrain stop {self.identity.run}"
         )
         while time.monotonic() < until and self._signal is None:
             if self._beat.due():

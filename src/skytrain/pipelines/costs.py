@@ -16,6 +16,7 @@ from ..report import text_table
 from ..runs import Count, HostSpends, LaunchRecord, command_spends, last_records, launches_of, load_run, read_pipeline
 from ..storage import Store, open_store
 from ..targets import billing_targets, built_in_target, count_launches, ledger_rows
+from ..tuning import SweepStore
 
 # us-east-2. Rank 0 writes spend, metrics and log and lists the attempts every five seconds, and reads one small object.
 WRITES_PER_HOUR = 4 * 720
@@ -131,6 +132,19 @@ def _launches_of_stages(store: Store, run: str) -> list[LaunchRecord]:
     record = read_pipeline(store, run)
     others = [stage.run for stage in record.stages if stage.run != run] if record else []
     return [launch for other in others for launch in launches_of(store, other)]
+
+
+def sweep_costs(config: Config, name: str) -> list[tuple[str, ...]] | None:
+    """Return the ledger of a sweep as a table, header first; None where there is no sweep of this name."""
+    sweep = SweepStore(open_store(config.store), name)
+    if not sweep.exists():
+        return None
+    rows: list[tuple[str, ...]] = [("ENTRY", "RESERVED", "DOLLARS")]
+    entries = sorted(sweep.entries(), key=lambda entry: entry.what)
+    for entry in entries:
+        charged = "-" if entry.charged_usd is None else f"{entry.charged_usd:.2f}"
+        rows.append((entry.what, f"{entry.reserved_usd:.2f}", charged))
+    return [*rows, ("all", "", f"{sum(entry.charged_usd or 0.0 for entry in entries):.2f}")]
 
 
 def billed_launches(store: Store, run: str) -> list[LaunchRecord]:

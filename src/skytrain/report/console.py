@@ -41,6 +41,7 @@ class Console:
     def progress(
         self, stage: str, done: float, total: float | None, detail: str = "", seconds_left: float | None = None
     ) -> None:
+        done = done if total is None else min(done, total)  # a total may be an estimate
         if self._watched:
             self._bar(stage, done, total, detail, seconds_left)
         else:

@@ -43,7 +43,8 @@ class Silent:
 def progress_line(
     stage: str, done: float, total: float | None, detail: str = "", seconds_left: float | None = None
 ) -> str:
-    """Format progress as one line of text: `train 20/300 | loss 4.2 | 3m10s to go`."""
+    """Format progress as one line of text: `train 20/300 | loss 4.2 | 3m10s to go`. It never passes its total."""
+    done = done if total is None else min(done, total)
     of = f"/{total:.0f}" if total is not None else ""
     left = f"{format_seconds(round(seconds_left))} to go" if seconds_left else ""
     return " | ".join(part for part in (f"{stage} {done:.0f}{of}", detail, left) if part)

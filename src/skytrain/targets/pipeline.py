@@ -49,6 +49,10 @@ class _Stage:
 
 def prepare_pipeline(request: LaunchRequest) -> ReadyJob:
     """Return the stages that are not done, checked and chained. Raises SkytrainError for the first problem."""
+    if request.keep or request.keep_seconds:
+        raise SkytrainError(
+            "--keep and --keep-on-failure: the machines of a stage end before the next one\n  leave them out"
+        )
     if request.smoke is not None:
         raise SkytrainError(
             "--smoke: a pipeline has no smoke run\n  try its training first: skytrain launch train --smoke"

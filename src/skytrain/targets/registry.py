@@ -155,8 +155,10 @@ def check_request(target: LaunchTarget, request: LaunchRequest) -> None:
         raise SkytrainError(
             f"--replan: {where} takes a plan as it is\n  make one again: skytrain plan --out {request.plan}"
         )
-    rented = request.smoke is not None or request.keep_seconds
+    rented = request.smoke is not None or request.keep_seconds or request.keep
     if job == "tune" and (rented or request.plan is not None):
-        raise SkytrainError("launch tune plans its machines itself\n  leave out --plan, --smoke and --keep-on-failure")
+        raise SkytrainError(
+            "launch tune plans its machines itself\n  leave out --plan, --smoke, --keep and --keep-on-failure"
+        )
     if rented and not target.can_smoke:
-        raise SkytrainError(f"--smoke and --keep-on-failure: {where} has neither\n  leave them out")
+        raise SkytrainError(f"--smoke, --keep and --keep-on-failure: {where} has none of them\n  leave them out")

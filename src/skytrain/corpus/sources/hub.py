@@ -12,7 +12,7 @@ from typing import IO, Any, cast
 from ...config import ConfigError, MissingExtra, SkytrainError
 from ...storage import StoreError, hub_http_error
 from ..documents import BadRecord, Document
-from ..files import READ_BYTES, FileSpan, InputFile, buffered_ranges, byte_spans
+from ..files import READ_BYTES, FileSpan, InputFile, buffered_ranges, byte_spans, find_files
 from .base import SpannedSource
 from .jsonl import json_records
 from .records import RecordKeys
@@ -55,7 +55,8 @@ class HubDataset(SpannedSource):
     """A data set on the hub. `files` are globs in the repository: .parquet, .jsonl, .json (.gz, .zst) and .txt.
 
     `components` selects documents by the value at `component_key`: a list keeps the named components, a mapping keeps a
-    share of each, by the hash of the id.
+    share of each, by the hash of the id. `paths` are the same files where they were downloaded to, in a folder or s3://:
+    they are read in place of the hub's, as the data set is otherwise.
     """
 
     repo: str
@@ -67,6 +68,7 @@ class HubDataset(SpannedSource):
     component_key: str | None = None
     components: Sequence[str] | Mapping[str, float] | None = None
     endpoint: str | None = None
+    paths: str | Sequence[str] | None = None
     _cache: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -87,7 +89,9 @@ class HubDataset(SpannedSource):
         return dict.fromkeys(self.components or [], 1.0)
 
     def fingerprint(self) -> dict[str, Any]:
-        return {"repo": self.repo, "commit": self.commit, **super().fingerprint()}
+        return (
+            super().fingerprint() if self.paths else {"repo": self.repo, "commit": self.commit, **super().fingerprint()}
+        )
 
     @property
     def commit(self) -> str:
@@ -97,7 +101,7 @@ class HubDataset(SpannedSource):
 
     def pieces(self) -> list[InputFile]:
         if "pieces" not in self._cache:
-            self._cache["pieces"] = self._find()
+            self._cache["pieces"] = find_files(self.paths) if self.paths else self._find()
         return cast("list[InputFile]", self._cache["pieces"])
 
     def spans(self, file: InputFile, size: int) -> list[FileSpan]:

@@ -51,7 +51,7 @@ class Ec2Launcher(LaunchTarget):
     def prepare(self, request: LaunchRequest) -> ReadyJob:
         if request.job == "tune":
             return _sweep(request)
-        job = PlannedJob(*planned_job(request), request.keep_seconds)
+        job = PlannedJob(*planned_job(request), request.keep_seconds, ("--keep",) if request.keep else ())
         first = None
         if request.smoke is not None:
             first = smoke_job(job, request.smoke, lambda overrides: compose_plan(overrides, request.folders, None)[0])
