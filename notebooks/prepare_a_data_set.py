@@ -9,12 +9,12 @@ import skytrain
 
 # %% [markdown]
 # ## Some text
-# Four documents in two files: one is a duplicate, one is too short.
+# Four documents in two files: one is a duplicate, one is too short. A separator is a line of its own.
 
 # %%
 Path("texts").mkdir(exist_ok=True)
 story = "The train left the station before the sun rose over the hills. " * 20
-Path("texts/a.txt").write_text(f"{story}<|endoftext|>{story}<|endoftext|>Too short.")
+Path("texts/a.txt").write_text(f"{story}\n<|endoftext|>\n{story}\n<|endoftext|>\nToo short.\n")
 Path("texts/b.txt").write_text("A model reads many books, and forgets most of them again. " * 30)
 
 # %% [markdown]
