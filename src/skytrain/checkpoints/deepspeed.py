@@ -204,7 +204,7 @@ def open_weights(store: Store, key: str) -> Saved:
     if opened is None:
         return open_checkpoint(store, key)
     commit = opened.saved.commit
-    cache = skytrain_cache_folder() / "deepspeed" / read_marker(store, commit).manifest_sha256
+    cache = skytrain_cache_folder() / "deepspeed-weights" / read_marker(store, commit).manifest_sha256
     cached = open_store(str(cache))
     name = step_key("weights", commit.step)
     if not committed_steps(cached, "weights"):

@@ -96,8 +96,8 @@ def show(
 @app.command()
 def convert(
     to: Annotated[
-        Literal["llmc", "nanogpt", "megatron", "parquet", "webdataset"],
-        typer.Option("--to", help="The format to write."),
+        Literal["llm.c", "llmc", "nanogpt", "megatron", "parquet", "webdataset"],
+        typer.Option("--to", help="The format to write; llmc is llm.c."),
     ],
     out: Annotated[
         Path, typer.Option("--out", metavar="FOLDER", help="The folder for the train and validation files.")
@@ -113,7 +113,7 @@ def convert(
     config = compose_overrides(overrides, config_dir).config
     from ..pipelines.data import convert as pipeline
 
-    for path in pipeline(config, to, out, overwrite):
+    for path in pipeline(config, "llmc" if to == "llm.c" else to, out, overwrite):
         print(path)
 
 

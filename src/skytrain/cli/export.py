@@ -25,9 +25,9 @@ def export(
     trust: Trusted = None,
     source: From = None,
     to: Annotated[
-        Literal["hf", "llm.c", "hub"],
+        Literal["hf", "llm.c", "llmc", "hub"],
         typer.Option(
-            help="hf: a folder for from_pretrained of transformers. llm.c: its model file. "
+            help="hf: a folder for from_pretrained of transformers. llm.c (or llmc): its model file. "
             "hub: that folder, pushed to OWNER/NAME on the Hugging Face hub."
         ),
     ] = "hf",
@@ -76,7 +76,12 @@ def export(
     from .console import reporter
 
     request = ExportRequest(
-        source=source, out=out, to=to, dtype=dtype, repository=names[0] if names else None, private=not public
+        source=source,
+        out=out,
+        to="llm.c" if to == "llmc" else to,
+        dtype=dtype,
+        repository=names[0] if names else None,
+        private=not public,
     )
     with reporter() as console:
         print(pipeline(config, request, console))

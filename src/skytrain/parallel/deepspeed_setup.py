@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import logging
 import os
 import platform
 import shutil
@@ -31,6 +32,7 @@ from ..config import (
 if TYPE_CHECKING:
     from ..models import Recompute
 
+log = logging.getLogger(__name__)
 LARGEST_BUCKET = 500_000_000  # elements; DeepSpeed's default, too large for a small model
 
 
@@ -159,6 +161,12 @@ def load_operation(builder: str) -> None:
 
     made = getattr(builders, builder)()
     with compiling():
+        if not list(operations_folder().glob(f"{made.name}/*.so")):
+            log.warning(
+                "compiling DeepSpeed's %s for this machine, once: some minutes; later runs find it in %s",
+                made.name,
+                operations_folder(),
+            )
         try:
             made.load(verbose=False)
         except (RuntimeError, subprocess.CalledProcessError) as error:
