@@ -50,7 +50,7 @@ BEFORE: Mapping[type, Mapping[str, Any]] = {
     TrainerConfig: {
         "diverged_nats": None,
         "lost_steps": "stop",
-        "batch_schedule": (),
+        "batch_schedule": [],
         "ema_decay": None,
         "ema_start": 0.7,
         "callbacks": [],
