@@ -1,0 +1,50 @@
+"""The documented commands with their real names and sizes, without an account: what they would ask AWS for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .shell import Shell
+
+GOLDEN = Path(__file__).parent / "golden"
+COMMANDS = {
+    "continue-sagemaker": (
+        *("launch", "train", "recipe=llama-3.1-8b-p4d", "run=mine", "cloud=sagemaker", "budget.usd=400"),
+        *("--instance", "p4d.24xlarge", "--nodes", "1", "--market", "on-demand", "--dry-run"),
+    ),
+}
+# What changes with every version of the code, and with the day.
+VOLATILE = (
+    (r"[0-9a-f]{64}", "<sha256>"),
+    (r"\b[0-9a-f]{10,40}\b", "<hash>"),
+    (r"20\d\d-\d\d-\d\d[T ][0-9:.]+(\+00:00|Z)?", "<time>"),
+    (r"H4sI[A-Za-z0-9+/=]+", "<packed>"),
+    (r"skytrain-\d+\.\d+\S*?\.whl", "<wheel>"),
+)
+
+
+def stable(text: str) -> str:
+    for pattern, name in VOLATILE:
+        text = re.sub(pattern, name, text)
+    return text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_documented_launch_asks_for_what_it_did_when_it_was_reviewed(name: str, tmp_path: Path) -> None:
+    """After a change that is meant: remove the file, run the test again, and review the new one."""
+    printed = stable(Shell(tmp_path).run(*COMMANDS[name]).stdout)
+    golden = GOLDEN / f"{name}.txt"
+    if not golden.exists():
+        golden.write_text(printed)
+    assert printed == golden.read_text()
+
+
+@pytest.mark.slow
+def test_a_recipe_that_continues_a_model_names_its_weights_and_takes_their_tokenizer(tmp_path: Path) -> None:
+    shown = Shell(tmp_path).run("config", "show", "recipe=llama-3.1-8b-p4d").stdout
+    assert re.search(r"model\.weights +meta-llama/Llama-3\.1-8B", shown)
+    assert re.search(r"tokenizer\.kind +hf", shown)
