@@ -141,13 +141,22 @@ class Pipeline:
         torch's schedules are not used: with two neighbouring stages on a rank they need a backward pass.
         """
         total = torch.zeros((), device=tokens.device)
-        for rows, wanted in zip(*(x.split(self._settings.micro_batch) for x in (tokens, targets)), strict=True):
+        each = self._settings.micro_batch
+        for start in range(0, self._passes(tokens) * each, each):
+            rows, wanted = tokens[start : start + each], targets[start : start + each]
             logits = self.logits(rows)
             if logits is not None:
                 share = count_targets(wanted) / count_targets(targets).clamp(min=1)
                 total += weighted(self._loss(logits, wanted).float(), share, wanted)
         dist.all_reduce(total, group=self._group)
         return total
+
+    def _passes(self, tokens: Tensor) -> int:
+        """Return how many passes a batch takes: ranks that exchange tokens with experts take as many as the fullest."""
+        passes = torch.tensor(max(1, -(-len(tokens) // self._settings.micro_batch)), device=tokens.device)
+        if self._settings.expert > 1:
+            dist.all_reduce(passes, op=dist.ReduceOp.MAX)
+        return int(passes)
 
     def logits(self, rows: Tensor) -> Tensor | None:
         """Return the logits of at most one micro-batch; None on ranks without the last stage."""
