@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 from skytrain.config import Config, compose
 from skytrain.runs import (
     Cause,
     Lines,
     MetricsWriter,
+    RunRecord,
     claim_attempt,
     create_run,
     new_record,
+    plain,
     record_resume,
     write_outcome,
 )
@@ -35,9 +39,7 @@ def write_run(config: Config, name: str, *, steps: int, attempts: int = 2, every
     store = open_store(config.store)
     chance = random.Random(seed)
     config = dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, steps=steps))
-    record = new_record(
-        config, name=name, data={"data/v1": "0" * 64}, tokenizer_id="gpt2", parameters=124_000_000, hardware={}
-    )
+    record = dataclasses.replace(_record_of(config), name=name)
     create_run(store, record)
     floor = 3.0 + chance.random() / 3
     for attempt in range(attempts):
@@ -53,6 +55,17 @@ def write_run(config: Config, name: str, *, steps: int, attempts: int = 2, every
         _spend(store, name, attempt, usd=140 * last / steps)
         end = ("done", Cause("done")) if attempt == attempts - 1 else ("interrupted", Cause("spot notice"))
         write_outcome(store, name, attempt, end[0], last, end[1])
+
+
+@functools.cache
+def _template(root: str) -> RunRecord:
+    """Return a record once: the revision of the code, which is part of it, costs two calls of git."""
+    facts: dict[str, Any] = {"data": {"data/v1": "0" * 64}, "tokenizer_id": "gpt2", "parameters": 124_000_000}
+    return new_record(configuration(Path(root)), name="template", hardware={}, **facts)
+
+
+def _record_of(config: Config) -> RunRecord:
+    return dataclasses.replace(_template(config.store.root), config=plain(config))
 
 
 def _record(step: int, steps: int, floor: float, chance: random.Random) -> dict[str, float]:

@@ -231,11 +231,12 @@ def test_a_terminal_gets_a_table_that_is_redrawn_and_a_file_a_line_for_each_chan
     assert [line.split()[2] for line in capsys.readouterr().out.splitlines()] == ["running", "stale"]
     monkeypatch.setattr(sys, "stdout", terminal := io.StringIO())
     monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
-    live = LiveScreen()
+    live = LiveScreen(lambda: [{"step": step, "train/loss": 3.0 - step / 10} for step in range(1, 9)])
     live.show(view)
     live.note("trying the next offer")
     live.close()
     assert "speed     50K tokens/s, MFU 40.0%" in terminal.getvalue()
+    assert "losses    2.9000 █▇▆▅▄▃▂▁ 2.2000" in terminal.getvalue()
     assert "Ctrl-C ends this view, not the run" in terminal.getvalue() and "trying the next" in terminal.getvalue()
 
 

@@ -34,6 +34,7 @@ from . import (
     cloud,
     config,
     costs,
+    dashboard,
     data,
     doctor,
     evaluate,
@@ -49,6 +50,7 @@ from . import (
     models,
     node,
     plan,
+    plot,
     prepare,
     quickstart,
     report,
@@ -65,7 +67,7 @@ from . import (
 
 SECTIONS = {
     "Pipeline": ("quickstart", "prepare", "plan", "tune", "train", "evaluate", "generate", "export", "finish"),
-    "Runs": ("status", "logs", "stop", "tensorboard", "report", "runs", "checkpoints"),
+    "Runs": ("status", "logs", "stop", "tensorboard", "report", "plot", "dashboard", "runs", "checkpoints"),
     "After training": ("branch", "merge", "merge-report", "serve", "chat"),
     "Rented machines": ("doctor", "cloud", "launch", "node", "shell", "costs", "gc", "catalog", "image"),
     "Look up, copy, measure": ("models", "config", "data", "store", "bench"),
@@ -122,6 +124,8 @@ app.command()(logs.logs)
 app.command()(stop.stop)
 app.command()(tensorboard.tensorboard)
 app.command()(report.report)
+app.command()(plot.plot)
+app.command()(dashboard.dashboard)
 app.command()(shell.shell)
 app.command()(costs.costs)
 app.command()(gc.gc)

@@ -7,7 +7,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..config import visible
@@ -21,22 +21,24 @@ LINE_SECONDS = 60.0  # between two lines of a run of which only the step has cha
 
 
 class LiveScreen:
-    """The view on a terminal: a table that is redrawn, with notes above it."""
+    """The view on a terminal: a table that is redrawn, with the course of the loss, and notes above it."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Callable[[], list[dict[str, Any]]]) -> None:
         from rich.console import Console
         from rich.live import Live
 
+        self._metrics = metrics
         self._live = Live(console=Console(highlight=False, markup=False), auto_refresh=False)
 
     def show(self, view: RunView) -> None:
         from rich.text import Text
 
-        from ..report import text_table, view_rows
+        from ..report import text_table, trend_rows, view_rows
 
         if not self._live.is_started:
             self._live.start()
-        self._live.update(Text(f"{text_table(view_rows(view))}\n\nCtrl-C ends this view, not the run. {view.at}"))
+        rows = [*view_rows(view), *trend_rows(self._metrics())]
+        self._live.update(Text(f"{text_table(rows)}\n\nCtrl-C ends this view, not the run. {view.at}"))
         self._live.refresh()
 
     def note(self, text: str) -> None:
@@ -80,7 +82,7 @@ class JsonScreen(PlainScreen):
 
 def follow_run(follower: RunFollower, *, as_json: bool = False, detached: str = "") -> RunEnd | None:
     """Show the run until it ends, or until Ctrl-C, after which `detached` is printed; None then."""
-    screen = JsonScreen() if as_json else LiveScreen() if sys.stdout.isatty() else PlainScreen()
+    screen = JsonScreen() if as_json else LiveScreen(follower.metrics) if sys.stdout.isatty() else PlainScreen()
     try:
         with ended_by_reader():
             return follower.follow(screen, pause)

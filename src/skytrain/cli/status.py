@@ -47,7 +47,7 @@ def status(
     works for, since when, its price, what it has cost and when it is ended.
 
     --watch of one run is the view that `skytrain launch` shows: its nodes, generation, step, loss, tokens/s, MFU,
-    dollars and kill time. Ctrl-C ends the view, not the run. With --json it prints one object a line.
+    dollars and kill time, and the course of loss and speed. Ctrl-C ends the view, not the run. With --json it prints one object a line.
 
     \b
     running, starting             wrote to the store within the last minute (starting: ten)
@@ -63,7 +63,7 @@ def status(
       skytrain status cloud=aws --watch
       skytrain status my-run cloud=ec2 --watch
     """
-    from ..pipelines.status import overview, sweep_overview
+    from ..pipelines.status import LossTrends, overview, sweep_overview
     from ..targets import target_of
 
     runs = [word for word in arguments or [] if "=" not in word]
@@ -77,12 +77,13 @@ def status(
         return print(sweep.to_json() if as_json else sweep.to_text())
     if watch and run:
         raise typer.Exit(_follow(config, run, as_json))
+    trends = LossTrends(config) if watch and run is None and sys.stdout.isatty() else None
     with ended_by_reader():
         text = ""
         while True:
             try:
                 shown = overview(config, run)
-                text = shown.to_json() if as_json else shown.to_text()
+                text = shown.to_json() if as_json else shown.to_text(trends.read(shown.runs) if trends else None)
             except Exception as error:  # what has been shown once is asked again, whatever happened
                 if not text:
                     raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..aws import AwsSession, CloudError, open_session
@@ -13,11 +14,12 @@ from ..report import (
     failure_lines,
     machine_notes,
     machine_rows,
+    sparkline,
     status_rows,
     sweep_rows,
     text_table,
 )
-from ..runs import NoRuns, RunStatus, launches_of
+from ..runs import MetricsReader, NoRuns, RunStatus, launches_of
 from ..storage import open_store
 from ..targets import AccountState, RunJobs, account_state, built_in_target, status, target_of
 from ..tuning import SweepStatus, find_sweep_status
@@ -42,12 +44,12 @@ class Overview:
         runs = shown[0] if self.run and shown else shown
         return json.dumps({"runs": runs, **facts} if facts else runs, indent=1, default=str)
 
-    def to_text(self) -> str:
+    def to_text(self, trends: Mapping[str, str] | None = None) -> str:
         if self.run is not None and self.runs:
             lines = [text_table(describe_status(self.runs[0]))]
         else:
             lines = [self.missing] if self.missing is not None else []
-            lines += [text_table(status_rows(self.runs))] if self.runs else []
+            lines += [text_table(_with_trends(status_rows(self.runs), trends))] if self.runs else []
         if self.jobs is not None:
             lines += [line for rows in self.jobs.tables for line in ("", text_table(rows))]
             lines += self.jobs.lines
@@ -58,6 +60,29 @@ class Overview:
             lines += machine_notes(self.account, self.runs)
         lines += [self.trouble] if self.trouble is not None else []
         return "\n".join(lines)
+
+
+def _with_trends(rows: list[tuple[str, ...]], trends: Mapping[str, str] | None) -> list[tuple[str, ...]]:
+    if trends is None:
+        return rows
+    return [(*rows[0], "LOSS SO FAR"), *((*row, trends.get(row[0], "")) for row in rows[1:])]
+
+
+class LossTrends:
+    """The course of the loss of runs that train, for a view that is shown again and again."""
+
+    def __init__(self, config: Config) -> None:
+        self._store = open_store(config.store)
+        self._readers: dict[str, MetricsReader] = {}
+
+    def read(self, runs: Sequence[RunStatus]) -> dict[str, str]:
+        """Return a sparkline by run."""
+        return {each.run: self._trend(each.run) for each in runs if each.state == "running"}
+
+    def _trend(self, run: str) -> str:
+        records = self._readers.setdefault(run, MetricsReader(self._store, run)).read()
+        losses = [float(record["train/loss"]) for record in records if record.get("train/loss") is not None]
+        return sparkline(losses[len(losses) // 10 :], 16)
 
 
 def overview(config: Config, run: str | None) -> Overview:

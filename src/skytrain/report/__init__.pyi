@@ -1,6 +1,7 @@
 from .best_plot import best_svg as best_svg
 from .compare_page import compare_html as compare_html
 from .console import Console as Console
+from .curve_plot import curves_svg as curves_svg
 from .curves import (
     AXES as AXES,
     MAX_RUNS as MAX_RUNS,
@@ -8,7 +9,9 @@ from .curves import (
     RunCurves as RunCurves,
     curves_of as curves_of,
     page_data as page_data,
+    shown_metrics as shown_metrics,
 )
+from .dashboard_page import dashboard_data as dashboard_data, dashboard_html as dashboard_html
 from .load_plot import load_svg as load_svg
 from .loss_plot import loss_svg as loss_svg
 from .merge_page import merge_html as merge_html, merge_table as merge_table, merge_tasks_table as merge_tasks_table
@@ -45,4 +48,4 @@ from .tables import (
     view_line as view_line,
     view_rows as view_rows,
 )
-from .terminal import loss_curve as loss_curve
+from .terminal import loss_curve as loss_curve, sparkline as sparkline, trend_rows as trend_rows

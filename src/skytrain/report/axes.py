@@ -16,6 +16,9 @@ TOP = 44
 BOTTOM = 52
 RIGHT = 168
 RIGHT_WITHOUT_LEGEND = 24
+LETTER = 7  # width of a letter, about
+LEGEND_LETTERS = 20
+LINE_HEIGHT = 14
 # Okabe and Ito's colours, which most colour-blind people can tell apart.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31", "#7F3C8D")
 XY = tuple[float, float]
@@ -27,7 +30,8 @@ class PlotLayer:
 
     name: str
     points: Sequence[XY]
-    kind: str = "dots"  # dots, line, dashes, band (x, low then x, high backwards) or crosses
+    # dots, line, dashes, crosses, band (x, low then x, high backwards) or errors (x, low and x, high by turns)
+    kind: str = "dots"
     colour: int = 0
 
 
@@ -42,6 +46,8 @@ class Plot:
     log_x: bool = False
     log_y: bool = False
     marks: Sequence[XY] = field(default=())  # circled: minima
+    mark_labels: Sequence[str] = ()  # a text at each mark, or none
+    y_names: Sequence[str] = ()  # names at 1, 2, ... in place of numbers
 
     def svg(self) -> str:
         """Return the plot as one SVG element; empty if there is nothing to draw."""
@@ -51,22 +57,24 @@ class Plot:
         xs, ys = (_span([point[number] for point in every], log) for number, log in ((0, self.log_x), (1, self.log_y)))
 
         end = WIDTH - (RIGHT if any(layer.name for layer in self.layers) else RIGHT_WITHOUT_LEGEND)
+        left = max([LEFT, *(24 + LETTER * len(name) for name in self.y_names)])
 
         def place(point: XY) -> XY:
             x = _share(point[0], xs, self.log_x)
             y = _share(point[1], ys, self.log_y)
-            return LEFT + (end - LEFT) * x, HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * y
+            return left + (end - left) * x, HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * y
 
-        parts = [_text(LEFT, 18, self.title, 'font-weight="bold"')]
+        parts = [_text(left, 18, self.title, 'font-weight="bold"')]
         for value in _ticks(*xs, self.log_x):
             x, _ = place((value, ys[0]))
             parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#ddd"/>')
             parts.append(_text(x, HEIGHT - BOTTOM + 18, _label(value), 'text-anchor="middle"'))
-        for value in _ticks(*ys, self.log_y):
+        numbers = [(value, _label(value)) for value in _ticks(*ys, self.log_y)]
+        for value, name in [(float(at), name) for at, name in enumerate(self.y_names, 1)] or numbers:
             _, y = place((xs[0], value))
-            parts.append(f'<line x1="{LEFT}" x2="{end}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-            parts.append(_text(LEFT - 8, y + 4, _label(value), 'text-anchor="end"'))
-        parts.append(_text((LEFT + end) / 2, HEIGHT - 12, self.x_label, 'text-anchor="middle"'))
+            parts.append(f'<line x1="{left}" x2="{end}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+            parts.append(_text(left - 8, y + 4, name, 'text-anchor="end"'))
+        parts.append(_text((left + end) / 2, HEIGHT - 12, self.x_label, 'text-anchor="middle"'))
         parts.append(_text(8, TOP - 8, self.y_label))
         for layer in self.layers:
             placed = [place(point) for point in layer.points if self._has_place(point)]
@@ -74,6 +82,7 @@ class Plot:
         for point in self.marks:
             x, y = place(point)
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="7" fill="none" stroke="#000"/>')
+        parts += _labels_at([place(point) for point in self.marks], self.mark_labels)
         return _document([*parts, *self._legend()])
 
     def _has_place(self, point: XY) -> bool:
@@ -86,12 +95,27 @@ class Plot:
     def _legend(self) -> list[str]:
         names = {layer.name: layer.colour for layer in reversed(self.layers) if layer.name}
         parts = []
-        for number, (name, colour) in enumerate(list(reversed(names.items()))[:16]):
+        for number, (name, colour) in enumerate(list(reversed(names.items()))[:20]):
             y = TOP + 8 + 18 * number
             shade = PALETTE[colour % len(PALETTE)]
             parts.append(f'<rect x="{WIDTH - RIGHT + 14}" y="{y - 5}" width="10" height="10" fill="{shade}"/>')
-            parts.append(_text(WIDTH - RIGHT + 30, y + 4, name))
+            short = name if len(name) <= LEGEND_LETTERS else f"{name[: LEGEND_LETTERS - 2]}.."
+            parts.append(_text(WIDTH - RIGHT + 30, y + 4, short))
         return parts
+
+
+def _labels_at(places: Sequence[XY], labels: Sequence[str]) -> list[str]:
+    """Return a text left of each place, each below those that it would cover."""
+    parts = []
+    taken: list[XY] = []
+    for (x, y), label in sorted(zip(places, labels, strict=False), key=lambda each: each[0][1]):
+        width = LETTER * len(label)
+        for other_x, other_y in taken:
+            if abs(x - other_x) < width and y < other_y + LINE_HEIGHT:
+                y = other_y + LINE_HEIGHT
+        taken.append((x, y))
+        parts.append(_text(x - 11, y + 4, label, 'text-anchor="end"'))
+    return parts
 
 
 def _marks(kind: str, placed: Sequence[XY], colour: str) -> list[str]:
@@ -101,6 +125,16 @@ def _marks(kind: str, placed: Sequence[XY], colour: str) -> list[str]:
     if kind in ("line", "dashes"):
         dashes = ' stroke-dasharray="6 4"' if kind == "dashes" else ""
         return [f'<polyline fill="none" stroke="{colour}" stroke-width="1.5"{dashes} points="{path}"/>']
+    if kind == "errors":
+        ends = [
+            f'<line x1="{x - 4:.1f}" x2="{x + 4:.1f}" y1="{y:.1f}" y2="{y:.1f}" stroke="{colour}"/>' for x, y in placed
+        ]
+        pairs = zip(placed[::2], placed[1::2], strict=True)
+        bars = [
+            f'<line x1="{a[0]:.1f}" x2="{b[0]:.1f}" y1="{a[1]:.1f}" y2="{b[1]:.1f}" stroke="{colour}"/>'
+            for a, b in pairs
+        ]
+        return [*ends, *bars]
     if kind == "crosses":
         return [
             f'<path d="M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8" stroke="{colour}" stroke-width="1.5"/>'

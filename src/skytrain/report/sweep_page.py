@@ -170,9 +170,14 @@ def _answers(report: SweepReport) -> Plot:
     layers = []
     for number, one in enumerate(report.others, 1):
         answer = one.answer
-        layers.append(PlotLayer(one.strategy, [(answer.rate, float(number))], "dots", number))
+        layers.append(PlotLayer("", [(answer.rate, float(number))], "dots", number))
         if answer.low is not None and answer.high is not None:
             layers.append(PlotLayer("", [(answer.low, float(number)), (answer.high, float(number))], "line", number))
     return Plot(
-        title="answers from the same trials", x_label=report.conclusion.axis, y_label="", layers=layers, log_x=True
+        title="answers from the same trials",
+        x_label=report.conclusion.axis,
+        y_label="",
+        layers=layers,
+        log_x=True,
+        y_names=[one.strategy for one in report.others],
     )

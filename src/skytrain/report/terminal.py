@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 DOT_BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # Unicode's bit of a dot, by column and row
 BRAILLE = 0x2800
 LABEL_WIDTH = 8
+BARS = "▁▂▃▄▅▆▇█"
+TRENDS = {
+    "losses": ("train/loss", ".4f"),
+    "val loss": ("val/loss", ".4f"),
+    "speeds": ("perf/tokens_per_s", ",.0f"),
+}
 Point = tuple[int, float]
+
+
+def sparkline(values: Sequence[float], columns: int = 32) -> str:
+    """Return the values as one line of bars, the newest at the right; what is not finite is a cross."""
+    if not values:
+        return ""
+    columns = min(columns, len(values))
+    bounds = [len(values) * at // columns for at in range(columns + 1)]
+    means = [sum(part) / len(part) for part in (values[a:b] for a, b in itertools.pairwise(bounds))]
+    finite = [mean for mean in means if math.isfinite(mean)]
+    low = min(finite, default=0.0)
+    span = (max(finite, default=0.0) - low) or 1.0
+    top = len(BARS) - 1
+    return "".join(BARS[round((mean - low) / span * top)] if math.isfinite(mean) else "x" for mean in means)
+
+
+def trend_rows(records: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return the recent course of loss and speed as rows of a table, each with its first and last value."""
+    rows = []
+    for name, (metric, form) in TRENDS.items():
+        values = [float(record[metric]) for record in records if record.get(metric) is not None]
+        recent = values[len(values) // 10 :]  # the first steps fall so fast that all others would look flat
+        if len(recent) > 1:
+            rows.append((name, f"{recent[0]:{form}} {sparkline(recent)} {recent[-1]:{form}}"))
+    return rows
 
 
 def loss_curve(records: Iterable[Mapping[str, Any]], *, columns: int = 60, rows: int = 10) -> str:

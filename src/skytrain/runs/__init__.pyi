@@ -83,6 +83,7 @@ from .meter import (
     this_machine as this_machine,
 )
 from .metrics import (
+    MetricsReader as MetricsReader,
     MetricsWriter as MetricsWriter,
     last_metrics as last_metrics,
     read_metrics as read_metrics,

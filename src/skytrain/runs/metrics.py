@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from ..storage import Store
+from ..storage import Stat, Store
 from .attempts import attempt_key, read_fence
 from .reading import DamagedRecord, is_number, is_whole, maybe, read_lines
 from .sync import Lines
@@ -25,12 +25,29 @@ class MetricsWriter:
 
 def read_metrics(store: Store, run: str) -> list[dict[str, Any]]:
     """Return all records of a run in order of step; where attempts overlap, those of the newest attempt."""
-    by_step: dict[tuple[int, tuple[str, ...]], dict[str, Any]] = {}
-    fence = read_fence(store, run)
-    for attempt, record in _records(store, run):
-        if fence.admits(attempt, record["step"]):
-            by_step[record["step"], tuple(sorted(record))] = record
-    return [by_step[key] for key in sorted(by_step)]
+    return MetricsReader(store, run).read()
+
+
+class MetricsReader:
+    """The metrics of a run, read again and again: only parts that have changed are fetched."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        self._store = store
+        self._run = run
+        self._known: dict[str, tuple[str, list[dict[str, Any]]]] = {}  # key -> etag, records
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return all records in order of step; where attempts overlap, those of the newest attempt."""
+        by_step: dict[tuple[int, tuple[str, ...]], dict[str, Any]] = {}
+        fence = read_fence(self._store, self._run)
+        for attempt, stat in _part_stats(self._store, self._run):
+            known = self._known.get(stat.key)
+            if known is None or known[0] != stat.etag:
+                known = self._known[stat.key] = (stat.etag, _lines(self._store, stat.key))
+            for record in known[1]:
+                if fence.admits(attempt, record["step"]):
+                    by_step[record["step"], tuple(sorted(record))] = record
+        return [by_step[key] for key in sorted(by_step)]
 
 
 def last_metrics(store: Store, run: str) -> dict[str, Any]:
@@ -65,17 +82,15 @@ def _lines(store: Store, key: str) -> list[dict[str, Any]]:
     return records
 
 
-def _records(store: Store, run: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, key in _parts(store, run):
-        for record in _lines(store, key):
-            yield number, record
-
-
 def _parts(store: Store, run: str) -> list[tuple[int, str]]:
+    return [(attempt, stat.key) for attempt, stat in _part_stats(store, run)]
+
+
+def _part_stats(store: Store, run: str) -> list[tuple[int, Stat]]:
     """Return the parts sorted by attempt and part number (as text, attempt 10 would come before attempt 2)."""
-    parts: list[tuple[int, str]] = []
+    parts: list[tuple[int, Stat]] = []
     for stat in store.list(f"runs/{run}/attempts/"):
         folder, _, rest = stat.key.removeprefix(f"runs/{run}/attempts/").partition("/")
         if rest.startswith("metrics/") and folder.isdigit():
-            parts.append((int(folder), stat.key))
-    return sorted(parts)
+            parts.append((int(folder), stat))
+    return sorted(parts, key=lambda part: (part[0], part[1].key))

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..aws import AwsSession, CloudError
 from ..config import EXIT_CODES, INTERRUPTED, UNCOMMITTED, Config, SkytrainError, error_text
-from ..runs import LaunchRecord, launches_of
+from ..runs import LaunchRecord, MetricsReader, launches_of
 from ..storage import StoreError, open_store
 from .account import AccountMachine, account_state
 from .base import NoTarget, SchedulerError
@@ -70,12 +70,17 @@ class RunFollower:
             self._try_next_offer = self._target.next_offers(session, self._store, self.record)
         self._trouble: str | None = None
         self._trouble_at = 0.0
+        self._metrics = MetricsReader(self._store, run)
         self._watch = RunWatch(
             self._store, run, self.record, self._read_machines, launched=launched, trouble=self._find_trouble
         )
 
     def look(self) -> RunView:
         return self._watch.look()
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the run's metrics so far; empty before it trains."""
+        return self._metrics.read()
 
     def follow(self, screen: Screen, wait: Callable[[float], None] = time.sleep) -> RunEnd:
         """Show the run until it ends. Stores and services that do not answer are told once, and asked again."""

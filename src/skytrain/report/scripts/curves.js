@@ -168,8 +168,31 @@ function draw(panel, range) {
   pen.restore();
 }
 
-function drawCurve(pen, {run, number, curve, X, Y, bottom}) {
-  const xs = places(run, curve);
+// A curve with more points than pixels, as one point for each column of pixels: the picture is the same.
+function columns(xs, curve, X) {
+  const first = Math.round(X(xs[0])), last = Math.round(X(xs[xs.length - 1]));
+  if (xs.length <= 2 * (last - first) || last - first > 4000) return {xs, ...curve};
+  const thin = {xs: [], y: [], low: [], high: [], lowest: curve.lowest, not_finite: curve.not_finite};
+  let column = NaN, count = 0;
+  for (let at = 0; at < xs.length; at++) {
+    const here = Math.round(X(xs[at])), end = thin.xs.length - 1;
+    const low = curve.low ? curve.low[at] : curve.y[at], high = curve.high ? curve.high[at] : curve.y[at];
+    if (here !== column) {
+      column = here;
+      count = 1;
+      thin.xs.push(xs[at]); thin.y.push(curve.y[at]); thin.low.push(low); thin.high.push(high);
+    } else {
+      count++;
+      thin.y[end] += (curve.y[at] - thin.y[end]) / count;
+      if (low < thin.low[end]) thin.low[end] = low;
+      if (high > thin.high[end]) thin.high[end] = high;
+    }
+  }
+  return thin;
+}
+
+function drawCurve(pen, {run, number, curve: whole, X, Y, bottom}) {
+  const {xs, ...curve} = columns(places(run, whole), whole, X);
   const above = value => !view.log || value > 0;
   pen.strokeStyle = pen.fillStyle = colour(number);
   if (curve.low) {
@@ -458,7 +481,7 @@ function follow() {
 
 buildControls();
 build();
-let width = 0;
+let width = document.getElementById("panels").clientWidth;
 new ResizeObserver(() => {
   const now = document.getElementById("panels").clientWidth;
   if (now !== width) { width = now; redraw(); }
