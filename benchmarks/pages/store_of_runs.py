@@ -93,7 +93,7 @@ def _evaluations(step: int, steps: int, floor: float, chance: random.Random) -> 
 
 def _spend(store: Store, name: str, attempt: int, usd: float) -> None:
     spend = Lines(store, f"runs/{name}/attempts/{attempt}/spend/")
-    count = {"usd": usd, "seconds": 3600.0, "boot": "b", "boot_seconds": 1.0}
+    count = {"usd": usd, "seconds": 3600.0 * (attempt + 1), "boot": "b", "boot_seconds": 1.0}
     spend.write({"at": "2026-01-01T00:00:00+00:00", "usd": usd, "machines": {"i-0123": count}})
     spend.flush()
 

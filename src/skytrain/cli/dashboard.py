@@ -16,11 +16,11 @@ Port = Annotated[
 
 
 def dashboard(overrides: StoreOverrides = None, port: Port = None, config_dir: ConfigDirs = None) -> None:
-    """Show all runs, sweeps and dollars of a store, live, in a browser.
+    """Show all runs and dollars of a store live in a browser.
 
-    Choose runs and compare them; open a run for its curves, attempts, costs and settings. The pages follow runs while
-    they train. It reads the store, never writes to it, and reads only what has changed. It answers on this machine only:
-    for one that you reach by ssh, forward the port with `ssh -L 7007:127.0.0.1:7007 HOST`. Ctrl-C ends it.
+    Choose runs and compare them; open a run for its curves, attempts, costs and settings, or a sweep for its answer. The
+    pages follow runs while they train. It never writes to the store, and reads only what has changed. It answers on this
+    machine only: if you reach the machine by ssh, use `ssh -L 7007:127.0.0.1:7007 HOST`. Ctrl-C ends it.
 
     \b
     Examples:

@@ -1,0 +1,100 @@
+"""Pages in a real browser: no complaint in its console, every panel drawn, hover and zoom, on a phone and in the dark."""
+
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from skytrain.pipelines.dashboard import open_dashboard
+from skytrain.pipelines.report import compare, report
+from skytrain.runs import create_run, new_record
+from skytrain.storage import open_store
+from tests.support.chromium import CHROMIUM, browser
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "pages"))
+import store_of_runs
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.limit(600),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
+]
+HOSTILE = "<img src=x onerror=alert(1)>"
+CANVAS = "(() => {{ const box = document.querySelectorAll('canvas')[{}].getBoundingClientRect();"
+BOX = CANVAS + " return [box.left, box.top, box.width, box.height]; }})()"
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    config = store_of_runs.configuration(tmp_path_factory.mktemp("store"))
+    for number, name in enumerate(("base", "faster")):
+        store_of_runs.write_run(config, name, steps=400 + 100 * number, attempts=2, seed=number)
+    record = new_record(config, name=HOSTILE, data={HOSTILE: "x"}, tokenizer_id=HOSTILE, parameters=1, hardware={})
+    create_run(open_store(config.store), record)
+    return config
+
+
+@pytest.fixture(scope="module")
+def tab():
+    with browser() as tab:
+        yield tab
+
+
+@pytest.fixture(params=["compare", "run"])
+def page(request, config, tmp_path):
+    html = compare(config, ["base", "faster", HOSTILE]) if request.param == "compare" else report(config, "base").html
+    (path := tmp_path / "page.html").write_text(html)
+    return path.as_uri()
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_panel_is_drawn_without_a_complaint(tab, page, width, dark):
+    tab.open(page, width=width, dark=dark)
+    tab.until("document.documentElement.dataset.drawn")
+    points = tab.value("[...document.querySelectorAll('figure')].map(each => Number(each.dataset.points))")
+    assert len(points) > 15 and all(points) and not tab.errors
+    assert tab.value("document.documentElement.scrollWidth") == width, "nothing reaches beyond the screen"
+    blank = "!new Uint32Array(each.getContext('2d').getImageData(0, 0, each.width, each.height).data.buffer).some(one => one)"
+    assert tab.value(f"[...document.querySelectorAll('canvas')].filter(each => {blank}).length") == 0
+    assert tab.value("document.querySelectorAll('#timeline .bar i').length") >= 2
+
+
+def test_hover_shows_the_values_and_a_drag_zooms_all_panels(tab, config, tmp_path):
+    (path := tmp_path / "page.html").write_text(compare(config, ["base", "faster"]))
+    tab.open(path.as_uri())
+    x, y, width, height = tab.value(BOX.format(1))
+    tab.mouse("mouseMoved", x + width / 2, y + height / 2)
+    shown = tab.value("[...document.querySelectorAll('.tip')].filter(each => !each.hidden).map(each => each.innerText)")
+    assert len(shown) == 1 and "base, step" in shown[0] and "faster, step" in shown[0]
+    assert tab.value("[...document.querySelectorAll('.cross')].filter(each => !each.hidden).length") > 15
+    tab.drag((x + width * 0.4, y + height / 2), (x + width * 0.6, y + height / 2))
+    low, high = map(float, tab.value("document.documentElement.dataset.span").split())
+    assert 100 < low < high < 400
+    tab.value("document.getElementById('reset').click()")
+    assert float(tab.value("document.documentElement.dataset.span").split()[1]) >= 500
+    for axis, end in (("tokens", 500 * store_of_runs.BATCH_TOKENS), ("hours", 0.1), ("dollars", 140)):
+        chosen = f"const axis = document.getElementById('axis'); axis.value = '{axis}'"
+        tab.value(f"{{ {chosen}; axis.dispatchEvent(new Event('change')); }}")
+        assert float(tab.value("document.documentElement.dataset.span").split()[1]) >= end
+    assert not tab.errors
+
+
+def test_the_dashboard_leads_from_all_runs_to_a_comparison(tab, config):
+    server = open_dashboard(config, 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        server.watch.refresh()
+        for width in (1400, 390):
+            tab.open(server.url, width=width, dark=width == 390)
+            tab.until("document.documentElement.dataset.rows === '3'")
+            assert tab.value("document.documentElement.scrollWidth") == width and not tab.errors
+        tab.value("[...document.querySelectorAll('#runs input')].forEach(each => each.click())")
+        tab.value("document.getElementById('compare').click()")
+        tab.until("location.pathname === '/compare' && document.documentElement.dataset.drawn")
+        tab.until("document.getElementById('live').textContent.startsWith('live')")
+        assert tab.value("document.querySelectorAll('#runs tbody tr').length") == 3 and not tab.errors
+    finally:
+        server.shutdown()
+        server.server_close()
