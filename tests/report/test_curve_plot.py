@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from skytrain.cli.main import app
+from skytrain.config import BatchSizes
 from skytrain.report import png_of
 from skytrain.report.axes import Plot, PlotLayer
 from skytrain.report.curve_plot import curves_svg
@@ -16,7 +17,7 @@ from tests.support.tiny import tiny_config
 
 
 def run_of(name, records):
-    return RunCurves(name, RunStatus(name, "done"), 1000, 256, curves_of(records))
+    return RunCurves(name, RunStatus(name, "done"), 1000, BatchSizes(256), curves_of(records))
 
 
 def test_minima_of_several_runs_are_circled_and_labelled():
