@@ -68,6 +68,14 @@ def test_a_run_of_years_is_refused_with_the_nodes_that_it_needs() -> None:
     assert PlanRequest(nodes=needed).longest_hours is None and request.longest_hours == LONGEST_HOURS
 
 
+def test_an_offer_that_the_budget_pays_for_is_refused_for_its_own_reason() -> None:
+    request = replace(ONE_G5, budget_usd=1000)
+    found = [replace(offer, problem="the cluster has no g5") for offer in offers_for(CONFIG, request)]
+    assert choose(found) is None and "the cluster has no g5" in str(refuse(found, request))
+    poor = replace(ONE_G5, budget_usd=1)
+    assert "budget.usd=1 is too small" in str(refuse(offers_for(CONFIG, poor), poor))
+
+
 def test_node_counts_follow_from_the_run_and_the_machine() -> None:
     small, large = workload_of(CONFIG), workload_of(compose([*LLAMA, "trainer.tokens=15T"]).config)
     p5, g5 = CATALOG.instance("p5.48xlarge"), CATALOG.instance("g5.xlarge")

@@ -124,6 +124,10 @@ def refuse(offers: Sequence[Offer], request: PlanRequest) -> SkytrainError:
     ]
     cheapest = min(in_time, key=lambda offer: offer.estimate.usd_p90 if offer.estimate else 0.0)
     assert cheapest.estimate
+    if request.budget_usd is None or cheapest.estimate.usd_p90 <= request.budget_usd:
+        return SkytrainError(
+            f"no offer can be used: {cheapest.name}: {cheapest.problem}\n  try another --instance, or without it"
+        )
     return SkytrainError(
         f"budget.usd={request.budget_usd:g} is too small for every offer: the least that works is ${cheapest.estimate.usd_p90:,.2f} ({cheapest.name})\n  try: budget.usd={math.ceil(cheapest.estimate.usd_p90)}, or fewer tokens: skytrain plan --how-many-tokens"
     )
