@@ -10,7 +10,8 @@ from typing import Any
 from skytrain.aws import Call, Tags
 from skytrain.planning import PlannedOffer
 from skytrain.runs import LaunchedGroup, LaunchRecord
-from skytrain.targets.ec2.requests import GroupSpec, group_name
+from skytrain.targets.ec2.requests import GroupSpec
+from skytrain.targets.jobs import group_name
 from tests.infra.permissions import GROUP, KEY, PREPARE_PROFILE, PROFILE, PROJECT, existing
 from tests.support.iam.requests import Account
 from tests.targets.plans import cpu_offer, offer

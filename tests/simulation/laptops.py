@@ -19,7 +19,8 @@ from skytrain.runs import LaunchedGroup, LaunchRecord, Silent, launches_of, next
 from skytrain.targets import lifecycle, limits
 from skytrain.targets.ec2 import billing, launch as launching, target
 from skytrain.targets.ec2.machines import LaunchKeeper, removal_calls, set_size
-from skytrain.targets.ec2.requests import GroupSpec, group_name, kill_time
+from skytrain.targets.ec2.requests import GroupSpec, kill_time
+from skytrain.targets.jobs import group_name
 from tests.targets.plans import offer
 
 if TYPE_CHECKING:

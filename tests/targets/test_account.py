@@ -20,6 +20,7 @@ from skytrain.config import Config, SkytrainError
 from skytrain.jobs import generation_key
 from skytrain.report import machine_notes, machine_rows
 from skytrain.runs import (
+    DamagedRecord,
     LaunchedGroup,
     LaunchId,
     LaunchRecord,
@@ -28,6 +29,7 @@ from skytrain.runs import (
     claim_attempt,
     create_launch,
     create_run,
+    launches_of,
     may_grow,
     new_record,
     read_launch,
@@ -38,6 +40,7 @@ from skytrain.runs import (
 from skytrain.storage import Retry, open_store
 from skytrain.targets import account_state
 from skytrain.targets.account import machines_of
+from skytrain.targets.jobs import group_name
 from skytrain.targets.leftovers import delete_garbage, find_garbage
 from skytrain.targets.shell import choose_machine
 from skytrain.targets.stopping import StoppedRun, end_machines, stop, stop_calls, stop_with_machines
@@ -47,13 +50,14 @@ from tests.targets.conftest import use_session
 from tests.targets.seeding import AMI, complete_moto, hours_from_now
 
 REGIONS = ["us-east-1", "us-east-2"]
+GROUP_OF_A = group_name("demo", "a", "00001", 0)
 CLOUD = "# @package _global_\ndefaults:\n  - none@cloud\n  - _self_\ncloud:\n  project: demo\n  region: us-east-2\n"
 
 
 def launch(session, region: str, run: str | None, project: str = "demo", count: int = 1) -> None:
     """Instances of a run in an Auto Scaling group, as `launch` makes them."""
     tags = Tags(project, "ada", run, hours_from_now(3))
-    ec2, name = session.client("ec2", region), f"{project}-{run}-{region}"
+    ec2, name = session.client("ec2", region), group_name(project, str(run), "00001", 0)
     data = {"ImageId": AMI, "InstanceType": "g5.xlarge"}
     template = ec2.create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data)["LaunchTemplate"]
     session.client("autoscaling", region).create_auto_scaling_group(
@@ -328,34 +332,61 @@ def launch_of(run: str, *, launched_at: datetime, kill_at: datetime) -> LaunchRe
 def test_stop_ends_a_group_whose_tags_someone_removed(machines, config):
     """Its instances keep theirs: ended alone, the group would replace them, and the run would train to its end."""
     record_run(config, "a", ended=True)
-    forget_tags(machines, "demo-a-us-east-2")
+    forget_tags(machines, GROUP_OF_A)
     done = skytrain("stop", "a", f"store.root={config.store.root}", "cloud=aws", "--yes")
     assert done.exit_code == 0 and "2 machines terminated" in done.output
-    assert sizes(machines)["demo-a-us-east-2"] == (0, 0)
+    assert sizes(machines)[GROUP_OF_A] == (0, 0)
 
 
 def test_stop_ends_machines_of_which_only_the_launch_knows(machines, config):
     store, now = open_store(config.store), datetime.now(UTC)
     record_run(config, "a", ended=True)
     launch = launch_of("a", launched_at=now, kill_at=now + timedelta(hours=3))
-    create_launch(store, replace(launch, groups=[replace(launch.groups[0], name="demo-a-us-east-2")]))
-    forget_tags(machines, "demo-a-us-east-2", instances=True)
+    create_launch(store, replace(launch, groups=[replace(launch.groups[0], name=GROUP_OF_A)]))
+    forget_tags(machines, GROUP_OF_A, instances=True)
     done = skytrain("stop", "a", f"store.root={config.store.root}", "cloud=aws", "--yes")
     assert done.exit_code == 0 and "2 machines terminated" in done.output
-    assert sizes(machines)["demo-a-us-east-2"] == (0, 0)
+    assert sizes(machines)[GROUP_OF_A] == (0, 0)
 
 
 def test_stop_ends_the_machines_of_the_smoke_run_that_comes_first(machines, config):
     store, now = open_store(config.store), datetime.now(UTC)
     smoke = launch_of("b", launched_at=now, kill_at=now + timedelta(hours=3))
-    group = replace(smoke.groups[0], name="demo-b-us-east-1")
+    group = replace(smoke.groups[0], name=group_name("demo", "b", "00001", 0))
     create_launch(store, replace(smoke, region="us-east-1", groups=[group], then=LaunchId("c", "00001")))
     whole = launch_of("c", launched_at=now, kill_at=now + timedelta(hours=9))
     create_launch(store, replace(whole, after=LaunchId("b", "00001")))
     done = skytrain("stop", "c", f"store.root={config.store.root}", "cloud=aws", "--yes")
     assert done.exit_code == 0 and "1 machine terminated" in done.output
-    assert sizes(machines, "us-east-1")["demo-b-us-east-1"] == (0, 0)
+    assert sizes(machines, "us-east-1")[group_name("demo", "b", "00001", 0)] == (0, 0)
     assert read_launch(store, "c", "00001").failed  # the smoke run's last act would have started it
+
+
+@pytest.mark.parametrize("lie", ["group", "then", "after"])
+def test_a_record_that_a_machine_has_changed_ends_no_machines_of_another_run(machines, config, monkeypatch, lie):
+    """A machine of run `c` writes runs/c, and so the record that `stop c` and `gc` read."""
+    complete_moto(monkeypatch)
+    store, now = open_store(config.store), datetime.now(UTC)
+    record_run(config, "a")
+    create_launch(store, launch_of("a", launched_at=now, kill_at=now + timedelta(hours=3)))
+    forged = launch_of("c", launched_at=now, kill_at=now + timedelta(hours=3))
+    if lie == "group":
+        forged = replace(forged, groups=[replace(forged.groups[0], name=GROUP_OF_A)])
+    create_launch(store, replace(forged, **({} if lie == "group" else {lie: LaunchId("a", "00001")})))
+    done = skytrain("stop", "c", f"store.root={config.store.root}", "cloud=aws", "--yes", "--force")
+    assert sizes(machines)[GROUP_OF_A] == (2, 2), done.output
+    assert not read_launch(store, "a", "00001").failed
+    found = find_garbage(config, machines, GcSelection(run="c"), Silent(), regions=["us-east-2"], project="demo")
+    assert found.count == 0
+
+
+def test_a_record_speaks_for_no_other_run(config):
+    store, now = open_store(config.store), datetime.now(UTC)
+    record = launch_of("a", launched_at=now, kill_at=now + timedelta(hours=3))
+    create_launch(store, record)
+    store.write("runs/c/launches/00001.json", store.read("runs/a/launches/00001.json"))
+    with pytest.raises(DamagedRecord, match="launch 00001 of run a"):
+        launches_of(store, "c")
 
 
 def test_a_smoke_run_that_is_stopped_does_not_start_the_run_after_it(machines, config):
@@ -376,11 +407,9 @@ def test_an_edited_expiry_does_not_let_gc_delete_a_run_that_trains(machines, con
     if launched:
         now = datetime.now(UTC)
         record = launch_of("a", launched_at=now, kill_at=now + timedelta(hours=3))
-        create_launch(
-            open_store(config.store), replace(record, groups=[replace(record.groups[0], name="demo-a-us-east-2")])
-        )
+        create_launch(open_store(config.store), replace(record, groups=[replace(record.groups[0], name=GROUP_OF_A)]))
     scaling = machines.client("autoscaling", "us-east-2")
-    edited = {"ResourceId": "demo-a-us-east-2", "ResourceType": "auto-scaling-group", "PropagateAtLaunch": True}
+    edited = {"ResourceId": GROUP_OF_A, "ResourceType": "auto-scaling-group", "PropagateAtLaunch": True}
     scaling.create_or_update_tags(Tags=[{**edited, "Key": "skytrain:expires-at", "Value": "2020-01-01T00:00:00Z"}])
     found = find_garbage(config, machines, GcSelection(), Silent(), regions=["us-east-2"], project="demo")
     assert len(found.verdicts) == 3 and not found.doomed
@@ -390,7 +419,7 @@ def test_an_edited_expiry_does_not_let_gc_delete_a_run_that_trains(machines, con
 def test_gc_says_what_a_group_costs_that_it_deletes_with_its_instances(machines, config, monkeypatch):
     complete_moto(monkeypatch)
     scaling = machines.client("autoscaling", "us-east-2")
-    edited = {"ResourceId": "demo-a-us-east-2", "ResourceType": "auto-scaling-group", "PropagateAtLaunch": True}
+    edited = {"ResourceId": GROUP_OF_A, "ResourceType": "auto-scaling-group", "PropagateAtLaunch": True}
     scaling.create_or_update_tags(Tags=[{**edited, "Key": "skytrain:expires-at", "Value": "2020-01-01T00:00:00Z"}])
     found = find_garbage(config, machines, GcSelection(), Silent(), regions=["us-east-2"], project="demo")
     assert [each.resource.kind for each in found.doomed] == ["Auto Scaling group"] and found.usd_per_hour > 1
@@ -401,12 +430,12 @@ def test_gc_ends_machines_without_tags_of_a_launch_that_is_over(machines, config
     record_run(config, "a", ended=True)
     store, now = open_store(config.store), datetime.now(UTC)
     record = launch_of("a", launched_at=now - timedelta(hours=4), kill_at=now + timedelta(hours=3))
-    create_launch(store, replace(record, groups=[replace(record.groups[0], name="demo-a-us-east-2")]))
+    create_launch(store, replace(record, groups=[replace(record.groups[0], name=GROUP_OF_A)]))
     store.write(stopped_key(record), b"{}")
-    forget_tags(machines, "demo-a-us-east-2", instances=True)
+    forget_tags(machines, GROUP_OF_A, instances=True)
     found = find_garbage(config, machines, GcSelection(), Silent(), regions=["us-east-2"], project="demo")
     assert delete_garbage(config, machines, found, Silent()) == []
-    assert "demo-a-us-east-2" not in sizes(machines)
+    assert GROUP_OF_A not in sizes(machines)
 
 
 class Unanswered:
@@ -428,7 +457,7 @@ def test_stop_survives_any_error_and_asks_again(machines, config, monkeypatch):
     monkeypatch.setattr(machines, "perform", Unanswered(machines, 1))
     done = skytrain("stop", "a", f"store.root={config.store.root}", "cloud=aws", "--yes")
     assert done.exit_code == 0 and "2 machines terminated" in done.output
-    assert sizes(machines)["demo-a-us-east-2"] == (0, 0)
+    assert sizes(machines)[GROUP_OF_A] == (0, 0)
 
 
 def test_stop_that_cannot_end_machines_names_them_and_what_ends_them(machines, config, monkeypatch):
@@ -450,7 +479,7 @@ def test_stop_that_cannot_end_machines_names_them_and_what_ends_them(machines, c
     monkeypatch.setattr("skytrain.targets.stopping.end_machines", lambda *_: left)
     result = planned.end(0.0, False, Silent())
     assert result.exit_code == 3 and result.warning is not None
-    assert "demo-a-us-east-2" in result.warning and "skytrain stop a cloud=aws" in result.warning
+    assert GROUP_OF_A in result.warning and "skytrain stop a cloud=aws" in result.warning
 
 
 def launched(config, run: str, group: str) -> LaunchRecord:
@@ -465,7 +494,7 @@ def test_stop_sets_groups_to_zero_that_aws_does_not_describe_and_says_that_it_di
     machines, config, monkeypatch
 ):
     record_run(config, "a", ended=True)
-    launched(config, "a", "demo-a-us-east-2")
+    launched(config, "a", GROUP_OF_A)
     real = machines.items
 
     def items(call, key, region=None):
@@ -475,13 +504,13 @@ def test_stop_sets_groups_to_zero_that_aws_does_not_describe_and_says_that_it_di
 
     monkeypatch.setattr(machines, "items", items)
     done = skytrain("stop", "a", f"store.root={config.store.root}", "cloud=aws", "--yes")
-    assert done.exit_code == 3 and "demo-a-us-east-2" in done.output and "run this again" in done.output
-    assert sizes(machines)["demo-a-us-east-2"] == (0, 0)
+    assert done.exit_code == 3 and GROUP_OF_A in done.output and "run this again" in done.output
+    assert sizes(machines)[GROUP_OF_A] == (0, 0)
 
 
 def test_stop_without_any_answer_of_aws_names_what_may_run_on_and_what_ends_it(machines, config, monkeypatch):
     record_run(config, "a", ended=True)
-    launched(config, "a", "demo-a-us-east-2")
+    launched(config, "a", GROUP_OF_A)
 
     def unreachable(*_: object) -> None:
         raise CloudError("no answer", fix="try again", code="EndpointConnectionError")
@@ -490,13 +519,13 @@ def test_stop_without_any_answer_of_aws_names_what_may_run_on_and_what_ends_it(m
     told = list[str]()
     with pytest.raises(CloudError):
         stop_with_machines(config, "a", told.append)
-    assert "demo-a-us-east-2" in told[0] and "ends at" in told[0] and "skytrain stop a cloud=aws" in told[0]
+    assert GROUP_OF_A in told[0] and "ends at" in told[0] and "skytrain stop a cloud=aws" in told[0]
     assert f"skytrain stop a store.root={config.store.root}" in told[0]
 
 
 def test_a_launch_that_was_stopped_is_marked_before_its_machines_are_ended(machines, config, monkeypatch):
     record_run(config, "a", ended=True)
-    record = launched(config, "a", "demo-a-us-east-2")
+    record = launched(config, "a", GROUP_OF_A)
     store, seen, real = open_store(config.store), list[bool](), machines.perform
 
     def perform(call, region=None):

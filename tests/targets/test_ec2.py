@@ -29,7 +29,8 @@ from skytrain.planning import (
 )
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.targets.ec2.boot import BootScript
-from skytrain.targets.ec2.requests import GroupSpec, group_name, launch_calls, launch_template, network_interfaces
+from skytrain.targets.ec2.requests import GroupSpec, launch_calls, launch_template, network_interfaces
+from skytrain.targets.jobs import group_name
 
 GOLDEN = Path(__file__).parent / "golden"
 NOW = datetime(2026, 11, 15, 12, 30, 20, tzinfo=UTC)

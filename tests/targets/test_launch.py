@@ -244,8 +244,8 @@ def test_a_launch_records_who_launched_from_where_and_with_what(
     caller = ground.session.client("sts").get_caller_identity()["Arn"]
     assert record.origin == LaunchOrigin(caller, user_name(), platform.node(), skytrain.__version__)
     before = {name: value for name, value in asdict(record).items() if name != "origin"}
-    ready.store.write(f"runs/{RUN}/launches/00009.json", json.dumps(before).encode())
-    assert read_launch(ready.store, RUN, "00009") == replace(record, origin=None), "of the version before"
+    ready.store.write(f"runs/{RUN}/launches/00009.json", json.dumps({**before, "id": "00009"}).encode())
+    assert read_launch(ready.store, RUN, "00009") == replace(record, id="00009", origin=None), "of the version before"
     agent = ground.session.client("ec2").meta.config.user_agent_extra
     assert agent == f"skytrain/{skytrain.__version__}", "CloudTrail shows it with every request"
 

@@ -178,11 +178,16 @@ def preceding_launches(store: Store, record: LaunchRecord) -> list[LaunchRecord]
 
 
 def _chain(store: Store, record: LaunchRecord, way: Literal["then", "after"]) -> list[LaunchRecord]:
+    """Return the launches along one way. Machines may write their run's records: what one says counts if the other agrees."""
+    back = "after" if way == "then" else "then"
     found: list[LaunchRecord] = []
     while (other := getattr(record, way)) is not None and len(found) < MOST_STAGES:
+        own = LaunchId(record.run, record.id)
         try:
             record = read_launch(store, other.run, other.launch)
         except NotFound:  # it was never launched
+            break
+        if getattr(record, back) != own:
             break
         found.append(record)
     return found
@@ -289,6 +294,8 @@ def read_launch(store: Store, run: str, launch: str) -> LaunchRecord:
         record: LaunchRecord = build(LaunchRecord, {"origin": None, **fields})
         if not record.groups:
             raise ValueError("it has no groups")
+        if (record.run, record.id) != (run, launch):  # its machines may write it: it speaks for no other run
+            raise ValueError(f"it is about launch {record.id} of run {record.run}")
     except ValueError as error:
         raise DamagedRecord(store, key, error) from None
     return record

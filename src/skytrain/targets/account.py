@@ -17,6 +17,7 @@ from ..runs import (
     preceding_launches,
 )
 from ..storage import Store, open_store
+from .jobs import group_name
 
 UNKNOWN = "unknown"  # state of a group that AWS did not describe when it was asked
 
@@ -139,10 +140,16 @@ Owners = dict[str, dict[str, Tags]]  # region -> name of a group -> the tags tha
 
 
 def owners_of_groups(launches: Iterable[LaunchRecord], project: str) -> Owners:
-    """Return the groups that launches on EC2 name, with the tags that they were created with."""
+    """Return the groups that launches on EC2 name, with the tags that they were created with.
+
+    Machines can write the record of their run: a name that the launch cannot have made is that of somebody else's group.
+    """
     owners: Owners = {}
     for record in launches:
+        own = {group_name(project, record.run, record.id, number) for number in range(len(record.groups))}
         for group in record.groups if record.target == DEFAULT_TARGET else []:
+            if group.name not in own:
+                continue
             ends = datetime.fromisoformat(group.kill_at) if group.kill_at else None
             tags = Tags(project, record.launched_by, record.run, ends, checked=False)
             owners.setdefault(record.region, {})[group.name] = tags

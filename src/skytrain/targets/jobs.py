@@ -30,6 +30,7 @@ from ..planning import (
 from ..runs import DEFAULT_TARGET, LaunchedGroup, LaunchId, LaunchRecord, launch_origin, run_name
 from ..tuning import sweep_name
 
+GROUP_NAME_LENGTH = 100  # a launch template's name may have 128 characters
 JOB_NAME_LENGTH = 63  # of a training job, an application and a cluster
 PACKED = (".gz", ".zst", ".parquet", ".bz2", ".xz")
 UNPACKED_TIMES = 3.0  # bytes of text in a byte of a compressed file; assumed
@@ -67,6 +68,17 @@ def scheduler_job_name(project: str, run: str, launch: str) -> str:
     if plain != full or len(plain) > most:
         plain = f"{plain[: most - 11].rstrip('-')}-{hashlib.sha256(f'{project}/{run}'.encode()).hexdigest()[:10]}"
     return f"{plain}-{launch}"
+
+
+def group_name(project: str, run: str, launch: str, number: int) -> str:
+    """Return the name of a group, its template and its placement group, which no other launch has.
+
+    Long or odd run names are followed by their hash.
+    """
+    plain = re.sub(r"[^A-Za-z0-9-]", "-", f"skytrain-{project}-{run}")
+    if plain != f"skytrain-{project}-{run}" or len(plain) > GROUP_NAME_LENGTH:
+        plain = f"{plain[: GROUP_NAME_LENGTH - 11]}-{hashlib.sha256(f'{project}/{run}'.encode()).hexdigest()[:10]}"
+    return f"{plain}-{launch}-{number}"
 
 
 def job_config(config: Config, job: JobKind) -> Config:

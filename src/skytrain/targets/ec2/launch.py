@@ -63,7 +63,7 @@ from ...storage import Store, open_store
 from ...tuning import Schedule, plan_sweep, sweep_name
 from ..bundle import UNKNOWN_SHA256, Bundle, BundleContents, bundle_of, packed, sums_sha256, upload_bundle
 from ..checks import Finding, Preflight, account_checks, require
-from ..jobs import job_config, job_extras, job_name, launch_record, machine_run, node_command
+from ..jobs import group_name, job_config, job_extras, job_name, launch_record, machine_run, node_command
 from ..lifecycle import (
     Advance,
     LaunchSteps,
@@ -87,7 +87,7 @@ from ..wheels import PLATFORMS, UBUNTU_PLATFORMS, ImagePython
 from .boot import BootScript
 from .machines import removal_calls
 from .replacement import most_machines
-from .requests import GroupSpec, group_name, kill_time, launch_calls
+from .requests import GroupSpec, kill_time, launch_calls
 
 DELETE_GROUP = "DeleteAutoScalingGroup"
 CONFIG = "config.tar.gz"

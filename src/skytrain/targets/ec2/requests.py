@@ -7,8 +7,6 @@ scheduled action ends them at the kill time, whatever becomes of the computer th
 from __future__ import annotations
 
 import base64
-import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -17,10 +15,10 @@ from typing import Any
 from ...aws import Call, MachineImage, Tags, block_options
 from ...config import CloudConfig, SkytrainError
 from ...planning import PlannedOffer
+from ..jobs import group_name
 from .boot import BootScript
 from .replacement import HOOK, HOOK_SECONDS
 
-NAME_LENGTH = 100  # a launch template's name may have 128 characters
 USER_DATA_BYTES = 16 * 1024
 # 17 network cards, of which the first has no EFA: github.com/aws/aws-parallelcluster/issues/7143.
 PLAIN_FIRST_CARD = "p6-b300."
@@ -68,17 +66,6 @@ class GroupSpec:
 def kill_time(launched_at: datetime, offer: PlannedOffer) -> datetime:
     """Return when AWS ends an offer's machines; whole minutes, as scheduled actions have."""
     return (launched_at + timedelta(seconds=offer.kill_after_seconds)).replace(second=0, microsecond=0)
-
-
-def group_name(project: str, run: str, launch: str, number: int) -> str:
-    """Return the name of a group, its template and its placement group, which no other launch has.
-
-    Long or odd run names are followed by their hash.
-    """
-    plain = re.sub(r"[^A-Za-z0-9-]", "-", f"skytrain-{project}-{run}")
-    if plain != f"skytrain-{project}-{run}" or len(plain) > NAME_LENGTH:
-        plain = f"{plain[: NAME_LENGTH - 11]}-{hashlib.sha256(f'{project}/{run}'.encode()).hexdigest()[:10]}"
-    return f"{plain}-{launch}-{number}"
 
 
 def launch_calls(groups: Sequence[GroupSpec], *, waits: bool = False) -> list[Call]:

@@ -17,13 +17,13 @@ from ...serving import ApiKey, ServedModel, choose_api_key
 from ...storage import open_store
 from ..bundle import config_files
 from ..checks import Finding, Preflight
+from ..jobs import group_name
 from ..lifecycle import rollback_on_error
 from ..limits import ENDPOINT_RUNS
 from ..plans import PlannedJob
 from ..serving import EXPORTED, ServeJob, key_command, model_key, plain_name, upload_model
 from .launch import PreparedLaunch, prepare_launch, start_launch
 from .machines import remove_quietly
-from .requests import group_name
 
 if TYPE_CHECKING:
     from ...export import Dtype
