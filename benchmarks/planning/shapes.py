@@ -16,6 +16,7 @@ GPT2 = DecoderConfig(
     rope_theta=None, rope_scaling=None, window=None, window_every=1, attention_scale=None, attention_softcap=None,
     logit_softcap=None, scale_embedding=False, weights=None, parametrization="standard", base_width=None, base_layers=None,
     pre_norms=True, qk_norm_scope="head", full_every=None, window_theta=None, rope_except=None, experts=None,
+    latent=None, sinks=False, activation_clamp=None, activation_gain=1.0,
 )  # fmt: skip
 MEDIUM = replace(GPT2, name="gpt2-355m", layers=24, width=1024, heads=16)
 LLAMA = replace(

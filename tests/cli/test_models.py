@@ -41,7 +41,10 @@ def test_models_names_the_nearest_right_word():
 def test_models_lists_the_families_where_no_word_is_near():
     result = CliRunner().invoke(app, ["models", "zzzz"])
     said = str(result.exception)
-    assert "families: exaone, gemma2, gemma3_text, gpt2, llama" in said and "`skytrain models` lists" in said
+    assert (
+        "families: deepseek_v3, exaone, gemma2, gemma3_text, gpt_oss, gpt2, llama" in said
+        and "`skytrain models` lists" in said
+    )
 
 
 def test_models_and_train_count_the_same_parameters():

@@ -1,5 +1,7 @@
 """Evaluators after training, on a whole model; on meshes the equivalence table has them."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -38,10 +40,10 @@ def test_the_validation_loss_is_the_mean_of_the_targets_negative_log_probabiliti
     batches = torch.randint(0, 256, (5, 9), generator=torch.Generator().manual_seed(0)).split(2)
     evaluator = ValidationLoss(lambda: batches)
     evaluator.prepare()
-    (found,) = evaluator.run(model).values()
+    found, perplexity = evaluator.run(model).values()
     rows = torch.cat(batches)
     expected = -model.log_probs(rows[:, :-1], rows[:, 1:]).double().mean()
-    assert abs(found - float(expected)) < 1e-6
+    assert abs(found - float(expected)) < 1e-6 and perplexity == pytest.approx(math.exp(found))
 
 
 def test_an_evaluator_is_due_at_its_steps_and_at_the_end_where_it_is_asked_for():

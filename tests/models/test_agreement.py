@@ -81,6 +81,7 @@ OTHER = {
     "positions": "learned",
     "parametrization": "mup",
     "experts": size_config("mixtral-tiny").experts,
+    "latent": size_config("deepseek-tiny").latent,
 }
 
 

@@ -95,7 +95,7 @@ def test_plan_prints_the_cluster_around_the_machines_that_it_chose(
         "model=gpt2-124m",
         "trainer.steps=4725",
         "--instance",
-        "g5.12xlarge",
+        "g6.12xlarge",
         "--nodes",
         "2",
         "--market",
@@ -104,7 +104,7 @@ def test_plan_prints_the_cluster_around_the_machines_that_it_chose(
     only = [*words, "--region", "us-east-2", "--config-dir", str(tmp_path)]
     said = CliRunner().invoke(app, [*only, "cloud=eks"])
     assert said.exit_code == 0, said.output
-    assert "idle cluster" in said.output and "2 x g5.12xlarge, spot" in said.output
+    assert "idle cluster" in said.output and "2 x g6.12xlarge, spot" in said.output
     told = json.loads(CliRunner().invoke(app, [*only, "cloud=eks", "--json"]).stdout)["cluster"]
     assert told["busy_usd_per_hour"] > told["idle_usd_per_hour"] > 0.5
     assert "idle cluster" not in CliRunner().invoke(app, [*only, "cloud=ec2"]).output

@@ -134,8 +134,8 @@ def watch():
 @pytest.mark.parametrize("fault", ["busy", "empty", "garbage"])
 @pytest.mark.parametrize("method", ["PUT", "GET"])
 def test_a_notice_is_seen_after_the_metadata_service_was_in_trouble(watch, fault, method):
-    watch.fake.tokens.clear()
     watch.fake.fail(fault, times=5, method=method)
+    watch.fake.tokens.clear()  # after that, so that no new token is given out before the trouble begins
     watch.fake.give_notice()
     watch.seen("spot")
     assert watch.fake.happened[fault] == 5

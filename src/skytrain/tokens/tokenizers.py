@@ -210,6 +210,8 @@ def _has_template(files: TokenizerFiles) -> bool:
 def stored_chat_template(store: Store, splits: Iterable[str]) -> str | None:
     """Return the chat template that rendered the first of these splits of conversations; None if all are text."""
     for split in splits:
+        if not split.startswith("tokens/"):  # files that another program wrote
+            continue
         try:
             return store.read(f"{split.rpartition('/')[0]}/{TEMPLATE_FILE}").decode()
         except NotFound:
