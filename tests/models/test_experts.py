@@ -194,6 +194,10 @@ def test_published_models_have_their_published_sizes(name, total, active):
         (["parallel=deepspeed-zero3"], r"DeepSpeed does not gather the experts .*\n.*parallel=ep-fsdp"),
         (["parallel=pp-tp-fsdp"], r"parallel.tensor: parallel.tensor=2: in a pipeline.*\n.*parallel=pp-ep-fsdp"),
         (["trainer.fused=on"], r"trainer.fused: 'on': the fused path does not serve .*experts"),
+        (
+            ["model=gpt-oss-tiny", "parallel=pp-ep-fsdp"],
+            r"parallel.expert: a pipeline does not divide .*parallel=ep-fsdp",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused_at_composition_with_what_would(settings, message):
