@@ -230,12 +230,12 @@ class Run:
 
     @property
     def url(self) -> str:
-        """Where the run is."""
+        """Return the address of the run's folder in the store."""
         return self.store.url(f"runs/{self.name}")
 
     @property
     def record(self) -> RunRecord:
-        """The run's record: settings, data, code, hardware, lineage."""
+        """Return the run's record: settings, data, code, hardware, lineage."""
         from .runs import load_run as load_record
 
         return load_record(self.store, self.name)
