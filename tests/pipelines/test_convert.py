@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from skytrain.config import ConfigError, SkytrainError, compose
-from skytrain.pipelines.data import convert, describe_corpus, list_data
+from skytrain.pipelines.data import convert, corpus_page, describe_corpus, list_data
 from skytrain.pipelines.prepare import prepare
-from skytrain.runs import Silent
+from skytrain.runs import DamagedRecord, Silent
 from skytrain.storage import open_store
 from skytrain.tokens import TokenFiles, find_prepared, split_documents
 from skytrain.tokens.byte_level import gpt2
@@ -99,6 +99,28 @@ def test_a_corpus_is_shown_with_examples_of_what_went(config: Any) -> None:
     page = describe_corpus(config)
     assert "min_chars" in page
     assert "a.jsonl:61: 'x'" in page
+
+
+def test_a_corpus_has_a_page_with_its_rules_and_texts_that_cannot_be_code(config: Any, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(config.store.root.removeprefix("file://"), tmp_path / "store"))
+    (report,) = root.rglob("report.json")
+    written = json.loads(report.read_text())
+    pair = {
+        "jaccard": 0.9,
+        "kept": {"id": "k", "text": "one <script>two</script> three"},
+        "removed": {"id": "r", "text": "one <script>2</script> three"},
+    }
+    written["near_duplicates"] = {"clusters": 1, "removed": 1, "cluster_sizes": {"2": 1}, "examples": [pair]}
+    report.write_text(json.dumps(written))
+    here = dataclasses.replace(config, store=dataclasses.replace(config.store, root=f"file://{root}"))
+    page = corpus_page(here)
+    assert "a.jsonl:61" in page and "min_chars" in page
+    assert "one <mark>&lt;script&gt;two&lt;/script&gt;</mark> three" in page
+    assert "<script" not in page
+    written["near_duplicates"]["cluster_sizes"] = 7
+    report.write_text(json.dumps(written))
+    with pytest.raises(DamagedRecord):
+        corpus_page(here)
 
 
 def test_a_corpus_is_shown_whatever_tokenizer_its_tokens_were_made_with(config: Any) -> None:

@@ -1,14 +1,18 @@
 """Pages in a real browser: no complaint in its console, every panel drawn, hover and zoom, on a phone and in the dark."""
 
+import json
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from skytrain.config import compose
 from skytrain.pipelines.dashboard import open_dashboard
+from skytrain.pipelines.data import corpus_page
+from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.report import compare, report
-from skytrain.runs import create_run, new_record
+from skytrain.runs import Silent, create_run, new_record
 from skytrain.storage import open_store
 from tests.support.chromium import CHROMIUM, browser
 
@@ -59,6 +63,24 @@ def test_every_panel_is_drawn_without_a_complaint(tab, page, width, dark):
     blank = "!new Uint32Array(each.getContext('2d').getImageData(0, 0, each.width, each.height).data.buffer).some(one => one)"
     assert tab.value(f"[...document.querySelectorAll('canvas')].filter(each => {blank}).length") == 0
     assert tab.value("document.querySelectorAll('#timeline .bar i').length") >= 2
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_the_page_of_a_corpus_has_its_examples_side_by_side(tab, tmp_path, width):
+    words = [f"word{n}" for n in range(60)]
+    texts = [f"{number} {HOSTILE} {' '.join(words)}" for number in range(8)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in [*texts, "x"]))
+    settings = [f"data.source.paths={tmp_path}/a.jsonl", "data.near_dedup.enabled=true", f"store.root={tmp_path}/store"]
+    config = compose(
+        ["data=jsonl", "data.min_chars=5", "data.validation_fraction=0", "tokenizer=bytes", *settings]
+    ).config
+    prepare(config, Silent())
+    (path := tmp_path / "page.html").write_text(corpus_page(config))
+    tab.open(path.as_uri(), width=width, dark=False)
+    assert tab.value("document.querySelectorAll('.stage-bar').length") >= 3
+    assert tab.value("document.querySelectorAll('.pair pre').length") >= 2 and not tab.errors
+    assert tab.value("document.querySelectorAll('.pair mark').length") >= 2 and not tab.value("document.images.length")
+    assert tab.value("document.documentElement.scrollWidth") == width
 
 
 def test_hover_shows_the_values_and_a_drag_zooms_all_panels(tab, config, tmp_path):

@@ -73,6 +73,15 @@ def show(
     sample: Annotated[
         bool, typer.Option("--sample", help="Print a rendered conversation of data=chat with its trained part marked.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            metavar="FILE",
+            help="Write the corpus as a page: stages, rules with examples, near-duplicates side by side.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Show what each rule removed, or a conversation.
 
@@ -81,15 +90,19 @@ def show(
     \b
     Examples:
       skytrain data show data=text data.source.paths='corpus/*.txt'
+      skytrain data show data=text data.source.paths='corpus/*.txt' --html corpus.html
       skytrain data show --sample data=chat data.source.paths='chats/*.jsonl' model=hf-weights model.weights=FOLDER
     """
     config = compose_overrides(overrides, config_dir).config
-    from ..pipelines.data import describe_corpus, marked, sample_conversations
+    from ..pipelines.data import corpus_page, describe_corpus, marked, sample_conversations
 
     if sample:
         for each in sample_conversations(config, count=1):
             print(marked(each, colour=sys.stdout.isatty()))
         return
+    if html is not None:
+        html.write_text(corpus_page(config), encoding="utf-8")
+        return print(f"page: {html}")
     print(describe_corpus(config))
 
 

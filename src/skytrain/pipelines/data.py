@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from ..config import Config, SkytrainError, find_tasks, format_bytes, format_count, nearest, plural
-from ..corpus import Compression, export_documents, find_corpus, find_corpus_by_name, open_corpus
-from ..report import text_table
-from ..runs import Reporter
+from ..corpus import Compression, CorpusManifest, export_documents, find_corpus, find_corpus_by_name, open_corpus
+from ..report import corpus_html, text_table
+from ..runs import Reporter, read_object, record_of
 from ..storage import NotFound, Store, open_store
 from ..tokens import (
     LengthStatistics,
@@ -267,10 +267,24 @@ def marked(sample: Sample, colour: bool) -> str:
 
 def describe_corpus(config: Config) -> str:
     """Return the stages and rules of a corpus, examples of what each rule removed, and pairs of near-duplicates."""
+    return _describe(config, _corpus_text)
+
+
+def corpus_page(config: Config) -> str:
+    """Return what `describe_corpus` tells as one HTML page, with near-duplicates side by side."""
+    return _describe(config, corpus_html)
+
+
+def _describe(config: Config, form: Callable[[CorpusManifest, dict[str, Any], str], str]) -> str:
     store = open_store(config.store)
     corpus = find_corpus(store, config.data)
-    report = json.loads(store.read(f"{corpus.folder}/report.json"))
-    lines = [f"{store.url(corpus.folder)}", f"{'stage':<20} {'documents':>24} {'bytes':>26}"]
+    key = f"{corpus.folder}/report.json"
+    with record_of(store, key):
+        return form(corpus, read_object(store, key), store.url(corpus.folder))
+
+
+def _corpus_text(corpus: CorpusManifest, report: dict[str, Any], url: str) -> str:
+    lines = [url, f"{'stage':<20} {'documents':>24} {'bytes':>26}"]
     for stage in corpus.stages:
         documents = f"{stage.documents_in:>11} -> {stage.documents_out:>9}"
         sizes = f"{format_bytes(stage.bytes_in):>12} -> {format_bytes(stage.bytes_out):>10}"

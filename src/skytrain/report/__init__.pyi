@@ -1,6 +1,7 @@
 from .best_plot import best_svg as best_svg
 from .compare_page import compare_html as compare_html
 from .console import Console as Console
+from .corpus_page import corpus_html as corpus_html
 from .curve_plot import curves_svg as curves_svg
 from .curves import (
     AXES as AXES,
