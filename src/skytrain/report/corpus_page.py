@@ -17,7 +17,7 @@ STYLE = """
 .stage-bar i { display: block; height: 14px; border-radius: 2px; background: #3a9bdc; min-width: 1px; }
 .stage-bar span:last-child { color: var(--faint); }
 .pair { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 380px), 1fr)); gap: .8rem; margin-bottom: 1.4rem; }
-.pair pre { margin: .3rem 0 0; } .pair p, .example p { margin: .6rem 0 0; overflow-wrap: anywhere; } .example pre { margin: .3rem 0 0; }
+.pair div { min-width: 0; } .pair pre { margin: .3rem 0 0; } .pair p, .example p { margin: .6rem 0 0; overflow-wrap: anywhere; } .example pre { margin: .3rem 0 0; }
 mark { background: #fbbf2466; color: inherit; border-radius: 2px; }
 @media (max-width: 640px) { .stage-bar { grid-template-columns: 1fr; } }
 """
@@ -29,7 +29,7 @@ def corpus_html(corpus: CorpusManifest, examples: Mapping[str, Any], url: str) -
     return html_page(
         f"{corpus.dataset}@{corpus.version}",
         [
-            f'<p class="note">{escape(url)}</p>',
+            f'<p class="note" style="overflow-wrap: anywhere">{escape(url)}</p>',
             _tiles(corpus, examples),
             html_section("Stages", _stages(corpus)),
             html_section("Rules", _rules(corpus, examples.get("examples", {}))),
@@ -121,7 +121,7 @@ def marked_difference(left: str, right: str) -> tuple[str, str]:
     """Return both texts as HTML, with the words that the other one lacks marked."""
     words = [WORD.findall(text) for text in (left, right)]
     html: tuple[list[str], list[str]] = ([], [])
-    for kind, a, b, c, d in SequenceMatcher(None, *words, autojunk=False).get_opcodes():
+    for kind, a, b, c, d in SequenceMatcher(None, words[0], words[1], autojunk=False).get_opcodes():
         for side, part in zip(html, (words[0][a:b], words[1][c:d]), strict=True):
             text = escape("".join(part))
             side.append(text if kind == "equal" or not text else f"<mark>{text}</mark>")
