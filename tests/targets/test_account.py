@@ -18,6 +18,7 @@ from skytrain.aws import Call, CloudError, GcSelection, Tags
 from skytrain.cli.main import app
 from skytrain.config import Config, SkytrainError
 from skytrain.jobs import generation_key
+from skytrain.pipelines.dashboard import StoreWatch
 from skytrain.report import machine_notes, machine_rows
 from skytrain.runs import (
     DamagedRecord,
@@ -123,6 +124,21 @@ def record_run(config, name: str, *, ended: bool = False) -> None:
 
 def skytrain(*words: str):
     return CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+def test_the_dashboard_lists_the_machines_of_the_account_and_survives_one_that_does_not_answer(
+    machines, config, monkeypatch
+) -> None:
+    watch = StoreWatch(config)
+    watch.refresh()
+    shown = watch.data()
+    assert len(shown["machines"]) == 1 + 3 and {row[0].split()[0] for row in shown["machines"][1:]} == {"a", "b"}
+    assert dict(shown["tiles"])["machines"].startswith("3, $")
+    unknown = CloudError("AWS does not answer", fix="ask later")
+    use_session(monkeypatch, lambda region, account: (_ for _ in ()).throw(unknown))
+    watch = StoreWatch(config)
+    watch.refresh()
+    assert watch.data()["machines"] == [] and "machines unknown: AWS does not answer" in watch.data()["note"]
 
 
 def test_machines_are_matched_with_runs_by_tag_with_price_and_kill_time(machines, config):

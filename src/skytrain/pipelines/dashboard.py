@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,14 +23,16 @@ from ..config import Config, SkytrainError, error_text
 from ..report import RunCurves, compare_html, dashboard_data, dashboard_html, page_data, run_html
 from ..runs import MetricsReader, RunStatus, load_run
 from ..storage import NotFound, Stat, Store, open_store
-from ..targets import find_status, status_of
+from ..targets import AccountState, account_state, find_status, status_of
 from ..tuning import SweepStatus, find_sweep_status
 from .curves import check_count, run_curves
 from .report import run_page
+from .status import account_session
 
 PORT = 7007
 ADDRESS = "127.0.0.1"  # only this machine: there are no passwords
 REFRESH_SECONDS = 10.0
+MACHINES_SECONDS = 60.0  # between questions to AWS about machines; cloud.project names the account to ask
 THREADS = 8
 SILENT_SECONDS = 60.0  # after which a run that wrote nothing is stale; `runs` decides it when it reads one
 KEPT_RUNS = 40  # curves in memory
@@ -47,6 +50,9 @@ class StoreWatch:
         self._runs: dict[str, RunStatus] = {}
         self._sweep_marks: dict[str, str] = {}
         self._sweeps: dict[str, SweepStatus] = {}
+        self._account: AccountState | None = None
+        self._asked_account: float | None = None  # by the monotonic clock
+        self._account_problem = ""
         self._loading: tuple[int, int] | None = (0, 0)
         self._problem = ""
         self._readers: OrderedDict[str, MetricsReader] = OrderedDict()
@@ -69,7 +75,8 @@ class StoreWatch:
             self._read_all(changed, marks)
             self._age()
             self._refresh_sweeps()
-            problem = ""
+            self._refresh_machines()
+            problem = self._account_problem
         except Exception as error:  # whatever it is, the next refresh may succeed
             problem = error_text(error).partition("\n")[0]
         with self._lock:
@@ -117,12 +124,30 @@ class StoreWatch:
             self._sweeps = found
             self._sweep_marks = marks
 
+    def _refresh_machines(self) -> None:
+        """Ask AWS for the machines of the account that the settings name; if it does not answer, say so."""
+        now = time.monotonic()
+        if self._asked_account is not None and now - self._asked_account < MACHINES_SECONDS:
+            return
+        self._asked_account = now
+        account = None
+        problem = ""
+        try:
+            session = account_session(self._config)
+            if session is not None:
+                account = account_state(self._config, session, list(self._runs))
+        except SkytrainError as error:
+            problem = f"machines unknown: {error_text(error).partition(chr(10))[0]}"
+        with self._lock:
+            self._account = account
+            self._account_problem = problem
+
     def data(self) -> dict[str, Any]:
         """Return what the overview shows now."""
         with self._lock:
             runs = sorted(self._runs.values(), key=lambda each: each.run)
             sweeps = sorted(self._sweeps.values(), key=lambda each: each.sweep)
-            return dashboard_data(self._store.root, runs, sweeps, self._loading, self._problem)
+            return dashboard_data(self._store.root, runs, sweeps, self._account, self._loading, self._problem)
 
     def mark(self, name: str) -> str:
         with self._lock:

@@ -1,4 +1,4 @@
-"""The overview page of a store: all runs and sweeps with their states and dollars."""
+"""The overview page of a store: all runs, sweeps and machines with their states and dollars."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 from ..config import format_count, format_seconds
 from ..runs import RunStatus
+from ..targets import AccountState
 from ..tuning import SweepStatus
 from .curves import MAX_RUNS
 from .page import html_data, html_page, page_script
+from .tables import machine_notes, machine_rows
 
 COLUMNS = (
     "state",
@@ -42,7 +44,7 @@ def dashboard_html(data: Mapping[str, Any]) -> str:
     body = (
         '<p class="note"><span id="note"></span> <span id="live"></span></p>\n<div class="tiles" id="tiles"></div>\n'
         '<div id="bar"><input id="filter" type="search" placeholder="filter by name or state" aria-label="filter">'
-        '<button id="compare">compare</button></div>\n<table id="runs"></table>\n<div id="sweeps"></div>'
+        '<button id="compare">compare</button></div>\n<table id="runs"></table>\n<div id="sweeps"></div>\n<div id="machines"></div>'
     )
     return html_page(
         "Skytrain",
@@ -54,7 +56,12 @@ def dashboard_html(data: Mapping[str, Any]) -> str:
 
 
 def dashboard_data(
-    root: str, runs: Sequence[RunStatus], sweeps: Sequence[SweepStatus], loading: tuple[int, int] | None, problem: str
+    root: str,
+    runs: Sequence[RunStatus],
+    sweeps: Sequence[SweepStatus],
+    account: AccountState | None,
+    loading: tuple[int, int] | None,
+    problem: str,
 ) -> dict[str, Any]:
     """Return what the page shows. `loading` is how many runs have been read so far, of how many."""
     known = [each.usd for each in runs if each.usd is not None]
@@ -65,6 +72,8 @@ def dashboard_data(
     tiles += [("spent by runs", f"${sum(known):,.2f}")] if known else []
     tiles += [("projected of those running", f"${sum(open_usd):,.2f}")] if open_usd else []
     tiles += [("sweeps", str(len(sweeps))), ("spent by sweeps", f"${tuned:,.2f}")] if sweeps else []
+    if account is not None:
+        tiles.append(("machines", f"{len(account.machines)}, ${account.usd_per_hour:,.2f} per hour"))
     reading = f", reading: {loading[0]:,} of {loading[1]:,} runs" if loading else ""
     return {
         "note": f"{root}{reading}{f': {problem}' if problem else ''}",
@@ -75,6 +84,8 @@ def dashboard_data(
         "runs": [_run(each) for each in runs],
         "sweep_columns": SWEEP_COLUMNS,
         "sweeps": [_sweep(each) for each in sweeps],
+        "machines": [] if account is None else machine_rows(account),
+        "machine_notes": [] if account is None else machine_notes(account, runs),
     }
 
 

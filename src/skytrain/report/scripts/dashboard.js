@@ -24,6 +24,7 @@ function fill() {
   document.getElementById("note").textContent = data.note;
   fillRuns();
   fillSweeps();
+  fillMachines();
 }
 
 function cellValue(row, column) { return column === 0 ? row.name : row.sort[column - 1]; }
@@ -90,6 +91,25 @@ function fillSweeps() {
     link.href = `/sweep?name=${encodeURIComponent(sweep.name)}`;
     for (const text of sweep.cells) element("td", line, text);
   }
+}
+
+function fillMachines() {
+  const place = document.getElementById("machines");
+  place.replaceChildren();
+  if (!data.machines.length) return;
+  element("h2", place, "Machines");
+  const [names, ...rows] = data.machines;
+  if (rows.length) {
+    const table = element("table", place);
+    const head = element("tr", element("thead", table));
+    for (const name of names) element("th", head, name.toLowerCase());
+    const body = element("tbody", table);
+    for (const row of rows) {
+      const line = element("tr", body);
+      for (const text of row) element("td", line, text);
+    }
+  } else element("p", place, "no machine runs in this account", "note");
+  for (const note of data.machine_notes) element("p", place, note, "note");
 }
 
 function showChosen() {
