@@ -1,6 +1,7 @@
 """Memory and time on one GPU against the planner's predictions, for models that Skytrain trains.
 
     python benchmarks/planning/h200.py [--out FOLDER] [--minutes 4.4]
+    python benchmarks/planning/h200.py --long [--out FOLDER] [--minutes 1.7]      # lengths of 4,096 to 65,536
 
 Each probe is a process of its own (probe.py), ended when its time is over. The order is that of importance,
 results are in FOLDER/planning.json after each probe, and what the minutes did not allow is named there.
@@ -28,7 +29,7 @@ os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = (
 
 import probe  # imports torch, once for all probes
 import tables
-from shapes import GPT2, LLAMA, MEDIUM, SINGLE, TINY
+from shapes import GPT2, LLAMA, MEDIUM, MODERN, SINGLE, TINY
 
 from skytrain.config import DecoderConfig
 from skytrain.planning.memory import TrainingJob, path_of, rank_memory
@@ -37,6 +38,8 @@ from skytrain.planning.search import largest_micro_batch
 Row = dict[str, Any]
 QUARTER_MORE = 1.25
 STEP_BACK = 0.03  # of the memory, for the next attempt where the largest micro-batch did not run
+TIMED_STEPS = 30  # the worst of steps 10 to 19, as `--measure` has it, and a median over more of them
+LONG_STEPS = 12
 LEAST_SECONDS = 6.0  # under which no probe is begun
 
 
@@ -45,7 +48,7 @@ class Bench:
         self.device = device
         self.out = out
         self.ends_at = time.monotonic() + 60 * minutes
-        self.found: Row = {"memory": [], "largest": [], "time": [], "left_out": []}
+        self.found: Row = {"memory": [], "largest": [], "time": [], "attention": [], "left_out": []}
         self.processes: Any = multiprocessing.get_context("fork")
         out.mkdir(parents=True, exist_ok=True)
 
@@ -149,10 +152,37 @@ def attempt(bench: Bench, job: TrainingJob, micro_batch: int, why: str) -> bool:
     return True  # nothing was learned: no reason to try a smaller one
 
 
-def seconds(bench: Bench, job: TrainingJob, at: list[tuple[int, int]], limit: float = 45) -> None:
+def seconds(
+    bench: Bench, job: TrainingJob, at: list[tuple[int, int]], limit: float = 45, steps: int = TIMED_STEPS
+) -> None:
     """The first (length, micro-batch) calibrates the planner for the others."""
-    for row in bench.run(f"time of {name_of(job)}", limit, probe.seconds, job, at):
-        bench.found["time"].append(fields_of(job) | row | {"calibrates": (row["length"], row["micro_batch"]) == at[0]})
+    for row in bench.run(f"time of {name_of(job)}", limit, probe.seconds, job, at, steps):
+        if "steps_seconds" not in row:
+            bench.found["left_out"].append(f"{name_of(job)} at {row['length']} x {row['micro_batch']}: {row['reason']}")
+            continue
+        bench.found["time"].append(
+            fields_of(job) | row | {"calibrates": (row["length"], row["micro_batch"]) == at[0], "graphs": job.graphs}
+        )
+
+
+def long_lengths(bench: Bench) -> None:
+    """Attention by kernel and length, steps without any calibration, and what full recomputation holds."""
+    shapes = [probe.AttentionShape(32, 8, 64), probe.AttentionShape(32, 8, 128), probe.AttentionShape(12, 12, 64)]
+    what = "attention at 1,024 to 65,536"
+    for row in bench.run(what, 25, probe.attention, shapes, [1024, 4096, 16384, 32768, 65536], 65536):
+        bench.found["attention"].append(row)
+    fused = TrainingJob(GPT2, 1024, 1, fused=True)
+    again = TrainingJob(LLAMA, 16384, 1, checkpointing=True)
+    long = LONG_STEPS
+    memory(bench, again, [(1, 1), (2, 1)], 15)
+    memory(bench, replace(again, sequence_length=32768), [(1, 1)], 15)
+    seconds(bench, fused, [(1024, 64), (1024, 16), (4096, 8)], 20, long)
+    seconds(bench, replace(fused, model=LLAMA), [(2048, 4), (16384, 1), (32768, 1)], 25, long)
+    seconds(bench, again, [(2048, 4), (16384, 1)], 15, long)
+    seconds(bench, replace(fused, model=MODERN), [(1024, 64), (16384, 2), (65536, 1)], 20, long)
+    seconds(bench, replace(fused, graphs=True), [(1024, 8)], 12, long)
+    seconds(bench, TrainingJob(LLAMA, 2048, 1), [(2048, 4), (16384, 1)], 12, long)
+    memory(bench, replace(fused, model=LLAMA, sequence_length=16384), [(1, 1), (2, 1)], 12)
 
 
 def on_a_gpu(bench: Bench, total_bytes: float) -> None:
@@ -190,6 +220,8 @@ def on_a_cpu(bench: Bench, total_bytes: float) -> None:
         keep_memory(bench, job, row)
     attempt(bench, replace(job, accumulation=2), 3, "called fitting")
     seconds(bench, job, [(64, 4), (64, 2), (32, 4)])
+    for row in bench.run("attention", 20, probe.attention, [probe.AttentionShape(4, 2, 16)], [32, 64], 128):
+        bench.found["attention"].append(row)
     seconds(bench, replace(job, precision="bf16-true"), [(64, 4)])
 
 
@@ -198,6 +230,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("planning-gpu"))
     parser.add_argument("--minutes", type=float, default=4.4)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--long", action="store_true", help="only what the lengths above 4,096 need")
     arguments = parser.parse_args()
     bench = Bench(arguments.device, arguments.minutes, arguments.out)
     for way in ("fork", "spawn"):  # a fork is quicker, but fails where an import has touched the driver
@@ -208,7 +241,10 @@ def main() -> None:
             break
     else:
         sys.exit("no GPU answered: nothing measured")
-    (on_a_gpu if arguments.device == "cuda" else on_a_cpu)(bench, bench.found["memory_bytes"])
+    if arguments.long:
+        long_lengths(bench)
+    else:
+        (on_a_gpu if arguments.device == "cuda" else on_a_cpu)(bench, bench.found["memory_bytes"])
     bench.save()
     text = tables.report(bench.found)
     (arguments.out / "planning.md").write_text(text)

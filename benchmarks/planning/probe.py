@@ -6,28 +6,31 @@ A fresh process has a fresh allocator and no other model's leftovers, so that "d
 from __future__ import annotations
 
 import gc
+import itertools
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from shapes import OPTIMIZER, SINGLE
 
 from skytrain.models.decoder import Decoder
-from skytrain.models.fused import Kernels, fused_loss
+from skytrain.models.fused import Kernels
 from skytrain.models.kernels import cublaslt
+from skytrain.models.kernels.attention import Backend, causal_attention
 from skytrain.models.loss import lm_loss
 from skytrain.planning.memory import TrainingJob, path_of
+from skytrain.training.losses import FusedLoss
 from skytrain.training.master_weights import MasterWeights
 from skytrain.training.memory import grow_segments
 from skytrain.training.optimizers import make_optimizer
 
 Row = dict[str, Any]
 Tell = Callable[[Row], None]
-TIMED_STEPS = 30  # the worst of steps 10 to 19, as `--measure` has it, and a median over more of them
 
 
 @dataclass
@@ -52,7 +55,7 @@ class Trained:
         self.loss = {
             "eager": lambda: lm_loss,
             "compiled": lambda: torch.compile(lm_loss, dynamic=False),
-            "fused": _fused,
+            "fused": lambda: _fused(self.job.graphs),
         }[path_of(self.job, SINGLE)]()
 
     def steps(self, micro_batch: int, length: int, accumulation: int, count: int) -> list[float]:
@@ -80,12 +83,12 @@ class Trained:
         return seconds
 
 
-def _fused() -> Any:
-    """The path that the trainer takes for GPT-2's shape on a GPU, without graphs."""
+def _fused(graphs: bool) -> Any:
+    """The path that the trainer takes for GPT-2's and Llama's shapes on a GPU."""
     hopper = torch.cuda.get_device_capability() >= (9, 0)
     lt = cublaslt.cublaslt_available()
     kernels = Kernels(attention="cudnn" if hopper else "flash", products=lt, epilogue=lt and hopper)
-    return lambda model, tokens, targets: fused_loss(model, tokens, targets, kernels)
+    return FusedLoss(kernels, graphs)
 
 
 def memory(job: TrainingJob, sizes: list[tuple[int, int]], device: str, tell: Tell) -> None:
@@ -109,19 +112,72 @@ def runs(job: TrainingJob, device: str, tell: Tell) -> None:
     tell(found | {"seconds": time.perf_counter() - began})
 
 
-def seconds(job: TrainingJob, at: list[tuple[int, int]], device: str, tell: Tell) -> None:
+def seconds(job: TrainingJob, at: list[tuple[int, int]], steps: int, device: str, tell: Tell) -> None:
     """Step times at each (length, micro-batch) with one model; the first row's shape runs once more before, to warm the chip."""
+    third = steps // 3
     trained = _start(job, device)
     length, micro_batch = at[0]
     trained.steps(micro_batch, length, 1, 5)
     for length, micro_batch in at:
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        found = trained.steps(micro_batch, length, 1, TIMED_STEPS)
+        try:
+            found = trained.steps(micro_batch, length, 1, steps)
+        except RuntimeError as error:
+            tell({"length": length, "micro_batch": micro_batch} | _failed(error))
+            continue
         tell({
-            "length": length, "micro_batch": micro_batch, "steps_seconds": found, "worst_seconds": max(found[10:20]),
-            "median_seconds": statistics.median(found[10:]), **_held(device),
+            "length": length, "micro_batch": micro_batch, "steps_seconds": found,
+            "worst_seconds": max(found[third : 2 * third]), "median_seconds": statistics.median(found[third:]),
+            **_held(device),
         })  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """Causal attention of one layer: heads, those with keys of their own, and their size."""
+
+    heads: int
+    groups: int
+    head: int
+
+    def flops(self, tokens: int, length: int) -> float:
+        """Return those of the causal half: two products forward and five backward."""
+        return 7.0 * tokens * self.heads * self.head * length
+
+
+def attention(shapes: list[AttentionShape], lengths: list[int], tokens: int, device: str, tell: Tell) -> None:
+    """Seconds of attention, forward and backward, over `tokens` tokens in sequences of each length, by kernel."""
+    backends: tuple[Backend, ...] = ("cudnn", "flash") if device == "cuda" else ("sdpa",)
+    for shape, backend, length in itertools.product(shapes, backends, lengths):
+        rows = max(1, tokens // length)
+        sizes = ((shape.heads, shape.head), (shape.groups, shape.head), (shape.groups, shape.head))
+        q, k, v = (
+            torch.randn(rows, length, *size, device=device, dtype=torch.bfloat16, requires_grad=True) for size in sizes
+        )
+        row = {"heads": shape.heads, "groups": shape.groups, "head": shape.head, "kernel": backend, "length": length}
+        try:
+            took = [_timed(partial(_attend, q, k, v, backend), device) for _ in range(5)]
+        except RuntimeError as error:
+            tell(row | {"reason": str(error).splitlines()[0][:200]})
+            continue
+        seconds_ = statistics.median(took[2:])
+        tell(row | {"seconds": seconds_, "flops_per_s": shape.flops(rows * length, length) / seconds_})
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, backend: Backend) -> None:
+    out = causal_attention(q, k, v, q.shape[-1] ** -0.5, backend)
+    torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+
+
+def _timed(call: Callable[[], None], device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    call()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
 
 
 def machine(device: str, tell: Tell) -> None:

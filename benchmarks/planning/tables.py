@@ -14,6 +14,7 @@ from typing import Any
 from shapes import MODELS, SINGLE
 
 from skytrain.planning.communication import Node
+from skytrain.planning.hardware import find_gpu
 from skytrain.planning.measurements import Measurement, Prediction, decoder_fields, predict
 from skytrain.planning.memory import TrainingJob, rank_memory
 from skytrain.planning.search import largest_micro_batch
@@ -21,7 +22,8 @@ from skytrain.planning.search import largest_micro_batch
 HERE = Path(__file__).parent
 GIB = 2**30
 QUARTER_MORE = 1.25
-VISITS = ("h200.json", "h200_earlier.json")  # the last one, and what only the one before it had time for
+# The last long one, the last one, and what only the one before it had time for.
+VISITS = ("h200_long.json", "h200.json", "h200_earlier.json")
 MODE = ("model", "length", "path", "precision", "checkpointing")
 Row = dict[str, Any]
 
@@ -36,6 +38,7 @@ def job_of(row: Row) -> TrainingJob:
         compiled=row["path"] == "compiled",
         fused=row["path"] == "fused",
         checkpointing=row["checkpointing"],
+        graphs=row.get("graphs", False),
     )
 
 
@@ -47,7 +50,7 @@ def mode_of(row: Row) -> str:
 
 def memory_rows(found: Row) -> list[Row]:
     """The peaks of the memory probes, and those of the timed steps where they were kept."""
-    timed = [row for row in found["time"] if row["allocated"]]
+    timed = [row for row in found["time"] if row["allocated"] and not row.get("graphs")]
     return found["memory"] + [row | {"ran": True, "accumulation": 1, "reason": None} for row in timed]
 
 
@@ -122,7 +125,13 @@ def measurement(row: Row, found: Row, seconds: float) -> Measurement:
 
 
 def report(found: Row) -> str:
-    sections = [_memory_lines(found), _largest_lines(found) if found["largest"] else [], _time_lines(found)]
+    sections = [
+        _memory_lines(found),
+        _largest_lines(found) if found["largest"] else [],
+        _time_lines(found),
+        _uncalibrated_lines(found),
+        _attention_lines(found) if found.get("attention") else [],
+    ]
     left_out = "; ".join(found["left_out"]) or "nothing"
     return "\n".join(
         [
@@ -204,7 +213,45 @@ def _time_lines(found: Row) -> list[str]:
     return lines
 
 
+def _uncalibrated_lines(found: Row) -> list[str]:
+    node = Node.of_device(found["device"])
+    if node is None:
+        return []
+    lines = [
+        "Step time in ms by formulas only, without any measurement.",
+        "",
+        "| model | length | micro-batch | predicted | median | error |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in found["time"]:
+        seconds = predict(job_of(row), SINGLE, node, []).seconds
+        error = seconds / row["median_seconds"] - 1
+        graphs = ", graphs" if row.get("graphs") else ""
+        lines.append(
+            f"| {mode_of(row)}{graphs} | {row['length']} | {row['micro_batch']} | {seconds * 1e3:.1f} | {row['median_seconds'] * 1e3:.1f} | {error:+.1%} |"
+        )
+    return lines
+
+
+def _attention_lines(found: Row) -> list[str]:
+    gpu = find_gpu(found["device"])
+    peak = gpu.peak_flops if gpu else None
+    lines = [
+        "Attention alone, forward and backward, on the causal half: seconds, and its FLOPs as a share of the dense bf16 peak.",
+        "",
+        "| heads x size | kernel | length | ms | share of peak |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for row in found["attention"]:
+        share = f"{row['flops_per_s'] / peak:.1%}" if peak and "flops_per_s" in row else row.get("reason", "")
+        took = f"{row['seconds'] * 1e3:.2f}" if "seconds" in row else ""
+        lines.append(
+            f"| {row['heads']}/{row['groups']} x {row['head']} | {row['kernel']} | {row['length']} | {took} | {share} |"
+        )
+    return lines
+
+
 if __name__ == "__main__":
-    text = "\n".join(report(json.loads((HERE / visit).read_text())) for visit in VISITS)
+    text = "\n".join(report(json.loads((HERE / visit).read_text())) for visit in VISITS if (HERE / visit).exists())
     print(text)
     (HERE / "h200.md").write_text(text)

@@ -3,9 +3,12 @@
     python benchmarks/corpus/debian_text.py CORPUS                                    # real text, once
     python benchmarks/tuning/h200.py prepare CORPUS/debian.jsonl store.tar.xz         # 10M tokens, once, on any machine
     python benchmarks/tuning/h200.py grid store.tar.xz --target 4x192 --out h200_4x192.json    # on a GPU, minutes
+    python benchmarks/tuning/h200.py grid store.tar.xz --target 2x384 --workers 6 --out h200_2x384.json
     python benchmarks/tuning/h200.py report h200_4x192.json h200_6x256.json --plots docs/images    # anywhere
 
-Trials are ordinary runs of real text with a 4k tokenizer, in one process. `grid` runs the target at eleven rates with
+Trials are ordinary runs of real text with a 4k tokenizer, in one process. Such a run leaves most of a GPU idle, so
+`--workers` processes share it: one run of the target is then timed alone, and the seconds of those that shared the GPU
+are divided by how much longer the target's took there. `grid` runs the target at eleven rates with
 several seeds, and every smaller model and shorter horizon at nine or more rates. `report` then lets each strategy
 search through the sweep's own driver and ledger: a trial that it buys is looked up, and charged the seconds that it
 took. Regret is the U that is fitted to the target's runs, at the answer, above its minimum. `--small` tries all of it
@@ -20,10 +23,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
 import os
+import queue
 import tarfile
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -114,7 +120,7 @@ TARGETS = {
         2, -1, 7),
 }  # fmt: skip
 SMALL = ("model.layers=1", "model.width=128", "model.heads=2", "trainer.batch_tokens=1024", "trainer.micro_batch=4",
-         "trainer.steps=48", "lr_schedule.warmup_steps=5", "trainer.validate_tokens=4K", "tune.sizes=[1x64]",
+         "trainer.steps=16", "lr_schedule.warmup_steps=2", "trainer.validate_tokens=4K", "tune.sizes=[1x64]",
          "tune.horizons=[0.25,1]", "tune.shortest=4", "trainer.precision=32-true", "trainer.device=cpu")  # fmt: skip
 
 
@@ -169,39 +175,148 @@ def same_run(one: RungShape, other: RungShape) -> bool:
     return one.config.model == other.config.model and one.config.trainer.steps == other.config.trainer.steps
 
 
-def run_grid(config: Config, name: str, small: bool, limits: tuple[Path | None, float]) -> None:
-    from skytrain.pipelines.tune import LocalRunner, dry_run
+def run_grid(config: Config, name: str, small: bool, options: GridOptions) -> None:
+    """Run the grid, and write what is there after every run: a call that is cut off keeps what it has."""
+    from skytrain.pipelines.tune import dry_run
 
-    out, most_seconds = limits
     began = time.monotonic()
-    target = TARGETS[name]
-    shapes = trial_shapes(config)
-    full = target_shape(config)
-    dry_run(full.config, Silent())  # the first run of a process loads the GPU's libraries
+    shapes = [*trial_shapes(config), target_shape(config)]
+    workers = start_workers(config, name, small, options.workers) if options.workers > 1 else None
+    dry_run(shapes[-1].config, Silent())  # the first run of a process loads the GPU's libraries
     estimates: dict[str, Any] = {}
-    for shape in [*shapes, full]:
+    for shape in shapes:
         model = shape.config.model.name
         if model not in estimates:
             estimates[model] = asdict(dry_run(shape.config, Silent()))
             print(f"{time.monotonic() - began:.0f} s: {model}: {estimates[model]}", flush=True)
-    found: dict[str, Any] = {"target": name, "small": small, "estimates": estimates, "rows": []}
-    runner = LocalRunner(
-        SweepStore(open_store(config.store), "grid"), [*shapes, full], HourlyPrice(USD_PER_HOUR, 0.1), Silent()
-    )
-    longest = 0.0
-    for number, (shape, rate, seed) in enumerate(jobs_of(config, target, small), 1):
-        if time.monotonic() - began + 1.2 * longest > most_seconds:
-            print(f"stopped before run {number}: {most_seconds:.0f} s are over", flush=True)
-            break
-        result = runner.run(number, Trial(shape.name, rate, seed), 100.0)
-        longest = max(longest, result.seconds)
+    found: dict[str, Any] = {"target": name, "small": small, "workers": options.workers, "estimates": estimates}
+    rows: list[dict[str, Any]] = []
+
+    def keep(number: int, row: dict[str, Any]) -> None:
+        rows.append(row)
+        if options.out is not None:
+            text = json.dumps({**found, "rows": timed_alone(rows)}, indent=None)
+            options.out.write_text(text.replace("}, {", "},\n {") + "\n")
+        shown = "diverged" if row["loss"] is None else f"{row['loss']:.4f}"
+        about = f"{row['rung']} {row['rate']:.4g} #{row['seed']}: {shown}, {row['seconds']:.1f} s"
+        print(f"{time.monotonic() - began:.0f} s, run {number}: {about}", flush=True)
+
+    jobs = list(enumerate(jobs_of(config, TARGETS[name], small), 1))
+    if workers is None:
+        grid_runner = GridRunner(config)
+        while jobs and time.monotonic() - began + 1.2 * longest(rows) <= options.seconds:
+            number, job = jobs.pop(0)
+            keep(number, grid_runner.run(number, job))
+    else:
+        alone = len(rates_of(TARGETS[name], shapes[-1], config)[:: 4 if small else 1]) // 2
+        number, job = jobs.pop(alone)  # the middle rate of the target's first seed, which does not diverge
+        keep(number, {**GridRunner(config).run(number, job), "alone": True})
+        for number, row in workers.rows([number for number, _ in jobs], began + options.seconds):
+            keep(number, row)
+        jobs = jobs[len(rows) - 1 :]
+    if jobs:
+        print(f"stopped before run {jobs[0][0]}: {options.seconds:.0f} s are over", flush=True)
+
+
+@dataclass(frozen=True)
+class GridOptions:
+    """Where a grid is written, how long it may take, and how many processes share the GPU."""
+
+    out: Path | None
+    seconds: float
+    workers: int
+
+
+def longest(rows: list[dict[str, Any]]) -> float:
+    return max((row["seconds"] for row in rows), default=0.0)
+
+
+def timed_alone(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with the seconds that they would have taken alone, by the target's run that had the GPU for itself."""
+    whole = [row for row in rows if row["rung"] == "target" and row["loss"] is not None]
+    alone = [row["seconds"] for row in whole if "alone" in row]
+    shared = [row["seconds"] for row in whole if "alone" not in row]
+    factor = float(np.mean(shared)) / alone[0] if alone and shared else 1.0
+    return [
+        row if "alone" in row or not alone else {**row, "seconds": round(row["seconds"] / factor, 3), "shared": row["seconds"]}
+        for row in rows
+    ]  # fmt: skip
+
+
+class GridRunner:
+    """Runs of a grid in this process."""
+
+    def __init__(self, config: Config) -> None:
+        from skytrain.pipelines.tune import LocalRunner
+
+        shapes = [*trial_shapes(config), target_shape(config)]
+        sweep = SweepStore(open_store(config.store), "grid")
+        self._runner = LocalRunner(sweep, shapes, HourlyPrice(USD_PER_HOUR, 0.1), Silent())
+
+    def run(self, number: int, job: tuple[RungShape, float, int]) -> dict[str, Any]:
+        shape, rate, seed = job
+        result = self._runner.run(number, Trial(shape.name, rate, seed), 100.0)
         loss = result.loss if result.loss is not None and math.isfinite(result.loss) else None
-        row = {"rung": shape.name, "rate": rate, "seed": seed, "loss": loss, "seconds": round(result.seconds, 3)}
-        found["rows"].append(row)
-        if out is not None:  # after every run: a call that is cut off keeps what it has
-            out.write_text(json.dumps(found, indent=None).replace("}, {", "},\n {") + "\n")
-        shown = "diverged" if loss is None else f"{loss:.4f}"
-        print(f"{time.monotonic() - began:.0f} s, run {number}: {shape.name} {rate:.4g} #{seed}: {shown}", flush=True)
+        return {"rung": shape.name, "rate": rate, "seed": seed, "loss": loss, "seconds": round(result.seconds, 3)}
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Processes that share the GPU."""
+
+    processes: list[Any]
+    asked: Any  # numbers of runs; None ends a process
+    told: Any  # (number, row)
+
+    def rows(self, numbers: list[int], until: float) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield rows as they end. A run is asked for when a process is free, unless it may end too late."""
+        seconds: list[dict[str, Any]] = []
+        running = 0
+        waiting = list(numbers)
+        while True:
+            while waiting and running < len(self.processes) and time.monotonic() + 1.2 * longest(seconds) <= until:
+                self.asked.put(waiting.pop(0))
+                running += 1
+            if not running:
+                break
+            number, row = self._next()
+            running -= 1
+            seconds.append(row)
+            yield number, row
+        for _ in self.processes:
+            self.asked.put(None)
+        for process in self.processes:
+            process.join(20)
+
+    def _next(self) -> tuple[int, dict[str, Any]]:
+        while True:
+            try:
+                return self.told.get(timeout=5)
+            except queue.Empty:
+                dead = [process.exitcode for process in self.processes if not process.is_alive()]
+                if dead:
+                    raise SystemExit(f"a process of the grid ended with exit code {dead[0]}") from None
+
+
+def start_workers(config: Config, name: str, small: bool, count: int) -> Workers:
+    """Start processes that load torch now, and use the GPU from their first run on."""
+    processes = multiprocessing.get_context("spawn")
+    asked, told = processes.Queue(), processes.Queue()
+    arguments = (str(config.store.root), name, small, asked, told)
+    started = [processes.Process(target=work, args=arguments, daemon=True) for _ in range(count)]
+    for process in started:
+        process.start()
+    return Workers(started, asked, told)
+
+
+def work(root: str, name: str, small: bool, asked: Any, told: Any) -> None:
+    import skytrain.training  # noqa: F401 - loads torch while the first process measures
+
+    config = configured(root, name, small)
+    jobs = dict(enumerate(jobs_of(config, TARGETS[name], small), 1))
+    runner = GridRunner(config)
+    while (number := asked.get()) is not None:
+        told.put((number, runner.run(number, jobs[number])))
 
 
 class Recorded:
@@ -402,6 +517,7 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--target", choices=sorted(TARGETS), default="4x192")
     parser.add_argument("--seconds", type=float, default=520.0, help="no run is started that may end later")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the GPU")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--plots", type=Path, help="folder for the report's SVG files")
     parser.add_argument("--small", action="store_true")
@@ -416,7 +532,8 @@ def main() -> None:
         with tarfile.open(arguments.files[0]) as tar:
             tar.extractall(scratch, filter="data")
         config = configured(scratch, arguments.target, arguments.small)
-        run_grid(config, arguments.target, arguments.small, (arguments.out, arguments.seconds))
+        options = GridOptions(arguments.out, arguments.seconds, arguments.workers)
+        run_grid(config, arguments.target, arguments.small, options)
 
 
 if __name__ == "__main__":
