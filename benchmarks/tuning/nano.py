@@ -1,13 +1,15 @@
 """Real sweeps at nano scale on a CPU: does the interval hold the optimum, and do more trials help?
 
     python benchmarks/tuning/nano.py run nano.jsonl        # 20 targets and their sweeps, a minute of CPU each
+    python benchmarks/tuning/nano.py run part.jsonl --from 8 --most 1 --root FOLDER    # one of them
     python benchmarks/tuning/nano.py report nano.jsonl     # anywhere, in seconds
 
 A case is a text, an optimizer, a model, a budget and a seed. First its target is trained at nine rates, at more if the
 best is near the edge, and with a second seed at the five around the best. Then the ladder buys real trials, with the
 configured settings of `skytrain tune`: its rungs, its beliefs, and the runs that it would start. Only the prices are
 made up, so that a busy machine changes nothing: parameters times tokens, as on a GPU, with 2% of a target's run for each
-start. `run` continues where it was stopped, and `--from 20` does other cases than the 20 that are judged.
+start. `run` continues where it was stopped, and `--from 20` does other cases than the 20 that are judged. Texts and tokens
+are kept in `--root`, so a machine that cannot prepare them can use another one's folder, under the same path.
 
 `report` asks the present code for the answer to the recorded trials, after a part of them too: its regret on the measured
 curve, and what it expected that to be.
@@ -30,9 +32,10 @@ from typing import Any
 
 import numpy as np
 
-from skytrain.config import Config, DecoderConfig, compose
+from skytrain.config import Config, DecoderConfig, SkytrainError, compose
 from skytrain.runs import Silent
 from skytrain.storage import open_store
+from skytrain.tokens import find_training_data
 from skytrain.tuning import (
     Answer,
     HourlyPrice,
@@ -146,17 +149,26 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def run(out: Path, cases: list[dict[str, Any]]) -> None:
-    from skytrain.pipelines.prepare import prepare
+def prepare_once(config: Config) -> None:
+    try:
+        find_training_data(open_store(config.store), config)
+    except SkytrainError:
+        from skytrain.pipelines.prepare import prepare  # needs packages that a GPU machine may lack
 
+        prepare(config, Silent())
+
+
+def run(out: Path, cases: list[dict[str, Any]], kept: Path | None) -> None:
     done = [one["case"] for one in read(out)]
     with tempfile.TemporaryDirectory() as scratch:
-        root = Path(scratch)
-        write_texts(root)
+        root = kept or Path(scratch)
+        if not (root / "topics.jsonl").exists():
+            root.mkdir(parents=True, exist_ok=True)
+            write_texts(root)
         for one in [one for one in cases if one not in done]:
             began = time.process_time()
             config = configured(one, root)
-            prepare(config, Silent())
+            prepare_once(config)
             record: dict[str, Any] = {"case": one, "truth": measure_truth(one, config)}
             answer, history = sweep(one, config)
             record["answer"] = asdict(answer)  # of the code that chose the trials
@@ -315,10 +327,11 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first case")
     parser.add_argument("--most", type=int, default=20, help="number of cases")
+    parser.add_argument("--root", type=Path, help="folder of texts and tokens; a temporary one if none is named")
     arguments = parser.parse_args()
     if arguments.part == "run":
         numbers = range(arguments.first, arguments.first + arguments.most)
-        run(arguments.file.absolute(), [case(number) for number in numbers])
+        run(arguments.file.absolute(), [case(number) for number in numbers], arguments.root)
     else:
         print(report(read(arguments.file)))
 
