@@ -5,6 +5,7 @@
     python benchmarks/training/loss_per_dollar.py ours TEXT VARIANT ...                      # settings of ours
     python benchmarks/training/loss_per_dollar.py ratio TEXT --nanogpt FOLDER --out FOLDER   # the comparison
     python benchmarks/training/loss_per_dollar.py plot LOG --out FOLDER                      # its curves, from a log
+    python benchmarks/training/loss_per_dollar.py mixture TEXT --seconds 25 --out FOLDER     # the recipe against a mixture of experts
 
 FOLDER is a checkout of github.com/karpathy/nanoGPT; only its model.py is read, and nothing of it is part of this repository.
 
@@ -21,7 +22,11 @@ What was added after the first measurement: nanoGPT with 65,536 tokens a step, t
 4.5e-4 and 6e-4. It is the better peer, so the comparison uses it, and the ratio is smaller than with the batch chosen first.
 
 Training time is what steps take, compiled and warm: neither evaluations nor the start are in it. Both run in the same bare loop
-with the text on the GPU. A seed decides the initial weights and the order of windows.
+with the text on the GPU. A seed decides the initial weights and the order of windows. `NORMUON` among a variant's settings
+replaces Muon's update by NorMuon's (small_scale.py).
+
+`mixture` trains the recipe's dense model and a mixture with the same active compute, 8 experts of half the MLP's width, 2 for
+each token, for the same seconds: each as many steps as fit, by its own speed, with the schedule over them.
 """
 
 from __future__ import annotations
@@ -40,11 +45,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from small_scale import normalized_step
 from torch import Tensor, nn
 
 from skytrain.config import Config
 from skytrain.config.composition import compose
-from skytrain.models import build_model
+from skytrain.models import build_model, split_auxiliary
+from skytrain.planning import decoder_flops_per_token, decoder_size
 from skytrain.report import loss_svg
 from skytrain.training.losses import choose_loss
 from skytrain.training.optimizers import make_optimizer
@@ -57,6 +64,11 @@ PEER_TOKENS = 300 * 131072
 PEER_RATES = (6e-4, 9e-4, 1.2e-3, 3e-4, 1.8e-3)
 SEEDS = (1, 2, 3)
 RECIPE = "recipe=modern-124m"
+MIXTURE = (
+    "model=qwen3-30b-a3b model.layers=12 model.width=768 model.heads=6 model.kv_heads=6 model.vocab_size=50257 model.tied_head=true "
+    "model.max_length=1024 model.rope_theta=10000 model.mlp_width=1024 model.experts.count=8 model.experts.per_token=2 "
+    "model.experts.width=1024 model.experts.balance_loss=0.01"
+)
 USD_PER_HOUR = 2.6295  # p5.4xlarge, one H100, spot in us-east-1: planning/data/prices.csv
 
 
@@ -134,6 +146,7 @@ def train(contender: Contender, text: Text, seed: int, steps: int, evaluations: 
     order = text.order(seed)
     peaks = [group["lr"] for group in contender.optimizer.param_groups]
     each = contender.batch_tokens // LENGTH
+    prepare(contender, text)
     marks = {round(steps * part / evaluations) for part in range(1, evaluations + 1)}
     spent = 0.0
     torch.cuda.synchronize()
@@ -161,17 +174,25 @@ def train(contender: Contender, text: Text, seed: int, steps: int, evaluations: 
     return run
 
 
-class NanoGPT:
-    """nanoGPT's model, compiled once for all its runs."""
+def prepare(contender: Contender, text: Text) -> None:
+    """Run a micro-batch without an update, so that what it compiles, tunes or records is not part of the training time."""
+    rows = Text.rows(text.train, torch.arange(min(MICRO_BATCH, contender.batch_tokens // LENGTH), device="cuda"))
+    for _ in range(2):
+        contender.loss(rows[:, :-1], rows[:, 1:]).backward()
+    contender.optimizer.zero_grad()
 
-    def __init__(self, folder: Path) -> None:
+
+class NanoGPT:
+    """nanoGPT's model, compiled once for all its runs; with CUDA graphs where asked."""
+
+    def __init__(self, folder: Path, *, graphs: bool = False) -> None:
         spec = importlib.util.spec_from_file_location("nanogpt_model", folder / "model.py")
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         self._module = module
         self._model = self._fresh(0).cuda()
-        self._compiled = torch.compile(self._model)
+        self._compiled = torch.compile(self._model, mode="reduce-overhead" if graphs else None)
 
     def _fresh(self, seed: int) -> Any:
         torch.manual_seed(seed)
@@ -208,19 +229,26 @@ class NanoGPT:
             clip=1.0,
         )
 
-    def warm(self, text: Text) -> None:
+    def warm(self, text: Text, batch_tokens: int) -> None:
         """Compile, and let clocks and allocations settle."""
-        warm(self.contender(6e-4, 65536, 0), text)
+        warm(self.contender(6e-4, batch_tokens, 0), text)
 
 
 def ours(words: list[str], seed: int) -> tuple[Contender, Config]:
-    config = compose([RECIPE, "trainer.device=cuda", f"seed={seed}", *words]).config
+    settings = [word for word in words if word != "NORMUON"]
+    config = compose([RECIPE, "trainer.device=cuda", f"seed={seed}", *settings]).config
     model = build_model(config.model, seed=seed).cuda()
     path = choose_loss(config, "cuda")
     assert path.kind == "fused"
 
+    optimizer = make_optimizer(model, config.optimizer, fused=True)
+    if "NORMUON" in words:
+        muon: Any = optimizer._parts[0]  # type: ignore[attr-defined]
+        muon.step = lambda: torch.no_grad()(normalized_step)(muon)
+
     def loss(x: Tensor, y: Tensor) -> Tensor:
-        return path.loss(model, x, y, None)  # type: ignore[return-value]
+        found, auxiliary = split_auxiliary(path.loss(model, x, y, None))  # a model in evaluation has no auxiliary loss
+        return found if auxiliary is None else found + auxiliary
 
     made = Contender(
         name=" ".join(words) or RECIPE,
@@ -228,26 +256,32 @@ def ours(words: list[str], seed: int) -> tuple[Contender, Config]:
         module=model,
         loss=loss,
         evaluate=loss,
-        optimizer=make_optimizer(model, config.optimizer, fused=True),
+        optimizer=optimizer,
         rate=lambda step: learning_rate(config.lr_schedule, step, config.trainer.steps),
         clip=config.trainer.clip_norm or math.inf,
     )
     return made, config
 
 
-def warm(contender: Contender, text: Text) -> None:
-    rows = Text.rows(text.train, torch.arange(MICRO_BATCH, device="cuda"))
-    for _ in range(6):
+def warm(contender: Contender, text: Text) -> float:
+    """Run a few steps and return the seconds of one, at the end."""
+    rows = Text.rows(text.train, torch.arange(min(MICRO_BATCH, contender.batch_tokens // LENGTH), device="cuda"))
+    for step in range(14):
+        if step == 6:
+            torch.cuda.synchronize()
+            began = time.perf_counter()
         contender.loss(rows[:, :-1], rows[:, 1:]).backward()
+        nn.utils.clip_grad_norm_(contender.module.parameters(), contender.clip)
         contender.optimizer.step()
         contender.optimizer.zero_grad()
     torch.cuda.synchronize()
+    return (time.perf_counter() - began) / 8
 
 
 def find_rate(text: Text, options: argparse.Namespace) -> None:
-    peer = NanoGPT(options.nanogpt)
+    peer = NanoGPT(options.nanogpt, graphs=options.graphs)
     began = time.perf_counter()
-    peer.warm(text)
+    peer.warm(text, options.batch)
     print(f"nanoGPT compiled after {time.perf_counter() - began:.0f} s", flush=True)
     steps = PEER_TOKENS // options.batch
     found = {}
@@ -273,8 +307,8 @@ def try_variants(text: Text, options: argparse.Namespace) -> None:
 
 def compare(text: Text, options: argparse.Namespace) -> None:
     words = " ".join(options.variants).split()
-    peer = NanoGPT(options.nanogpt)
-    peer.warm(text)
+    peer = NanoGPT(options.nanogpt, graphs=options.graphs)
+    peer.warm(text, options.batch)
     steps = PEER_TOKENS // options.batch
     theirs = [train(peer.contender(options.rate, options.batch, seed), text, seed, steps, 10) for seed in SEEDS]
     del peer
@@ -288,6 +322,43 @@ def compare(text: Text, options: argparse.Namespace) -> None:
     target = statistics.mean(run.losses[-1] for run in theirs)
     report(theirs, mine, target)
     save([*theirs, *mine], options.out)
+
+
+def compare_mixture(text: Text, options: argparse.Namespace) -> None:
+    """Train the dense model and the mixture for the same seconds, with each seed."""
+    shared = "trainer.batch_tokens=65536 lr_schedule.warmup_steps=20 " + " ".join(options.variants)
+    runs: dict[str, list[Run]] = {}
+    for name, words in {"dense": shared.split(), "mixture": [*MIXTURE.split(), *shared.split()]}.items():
+        contender, config = ours(words, 0)
+        each = warm(contender, text)
+        steps = int(options.seconds / each)
+        size = decoder_size(config.model)
+        print(
+            f"{name}: {size.parameters:,} parameters, {size.active_parameters:,} active, "
+            f"{decoder_flops_per_token(config.model, LENGTH) / 1e9:.3f} GFLOP a token, {each * 1e3:.1f} ms a step: {steps} steps",
+            flush=True,
+        )
+        for seed in range(options.seed, options.seed + options.seeds):
+            contender, _ = ours([*words, f"trainer.steps={steps}"], seed)
+            contender.name = name
+            runs.setdefault(name, []).append(train(contender, text, seed, steps, 6))
+            del contender
+            torch.cuda.empty_cache()
+    gaps = [mine.losses[-1] - its.losses[-1] for mine, its in zip(runs["mixture"], runs["dense"], strict=True)]
+    for name, found in runs.items():
+        seconds = statistics.mean(run.seconds[-1] for run in found)
+        print(
+            f"{name}: loss {statistics.mean(run.losses[-1] for run in found):.4f} after {seconds:.1f} s, "
+            f"${seconds / 3600 * USD_PER_HOUR:.4f}"
+        )
+    print("mixture less dense, by seed: " + ", ".join(f"{gap:+.4f}" for gap in gaps))
+    curves = [
+        (name, [list(zip(run.seconds, run.losses, strict=True)) for run in found]) for name, found in runs.items()
+    ]
+    options.out.mkdir(parents=True, exist_ok=True)
+    best = min(run.losses[-1] for run in runs["dense"])
+    (options.out / "mixture_h200.svg").write_text(loss_svg("seconds of training", curves, best))
+    save([run for found in runs.values() for run in found], options.out)
 
 
 def save(runs: list[Run], folder: Path) -> None:
@@ -331,7 +402,7 @@ def plot(log: Path, out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("peer", "ours", "ratio", "plot"))
+    parser.add_argument("part", choices=("peer", "ours", "ratio", "plot", "mixture"))
     parser.add_argument("text", type=Path)
     parser.add_argument("variants", nargs="*", default=[], help="settings of ours, each a quoted list")
     parser.add_argument("--nanogpt", type=Path)
@@ -340,6 +411,8 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=list(PEER_RATES))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=1, help="seeds of each variant of ours, from --seed on")
+    parser.add_argument("--graphs", action="store_true", help="record nanoGPT's steps as CUDA graphs")
+    parser.add_argument("--seconds", type=float, default=25.0, help="training time of each run of `mixture`")
     parser.add_argument("--stop", type=int, help="end nanoGPT's runs at this step of their schedule")
     parser.add_argument("--out", type=Path, default=Path())
     options = parser.parse_args()
@@ -350,6 +423,8 @@ def main() -> None:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; {len(text.train):,} tokens of text", flush=True)
     if options.part == "peer":
         find_rate(text, options)
+    elif options.part == "mixture":
+        compare_mixture(text, options)
     elif options.part == "ours":
         try_variants(text, options)
     else:

@@ -80,20 +80,22 @@ def cautious_step(self: muon.MatrixMuon, closure: Any = None) -> None:
 
 
 def normalized_step(self: muon.MatrixMuon, closure: Any = None) -> None:
-    """NorMuon (Li et al. 2025, arXiv 2510.05491): rows of the update are divided by the root of their mean square."""
+    """NorMuon (Li et al. 2025, arXiv 2510.05491): rows of the update are divided by the root of their mean square.
+
+    The update keeps its norm, which follows from the rows' mean squares: matrices are read once.
+    """
     for group in self.param_groups:
         for alike in muon._by_shape(group["params"]):
-            directions = muon.orthogonal_parts(alike, self._directions(group, alike)).float()
+            directions = muon.orthogonal_parts(alike, self._directions(group, alike))
             size = group["lr"] * muon.MATCHED_RMS * math.sqrt(max(alike[0].shape[-2:]))
-            for parameter, direction in zip(alike, directions, strict=True):
-                state = self.state[parameter]
-                rows: Tensor = state.setdefault("rows", torch.zeros_like(parameter[:, :1]))
-                rows.lerp_(direction.square().mean(dim=1, keepdim=True), 0.05)
-                seen = 1 - 0.95 ** float(state["step"])
-                scaled = direction / ((rows / seen).sqrt() + 1e-8)
-                scaled *= direction.norm() / scaled.norm()
-                parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                parameter.sub_(scaled, alpha=size)
+            square = directions.float().square().mean(dim=-1, keepdim=True)
+            state = self.state[alike[0]]
+            rows: Tensor = state.setdefault("rows", torch.zeros_like(square))
+            rows.lerp_(square, 0.05)
+            scale = 1 / ((rows / (1 - 0.95 ** float(state["step"]))).sqrt() + 1e-8)
+            scale *= (square.sum(-2, keepdim=True) / (square * scale.square()).sum(-2, keepdim=True)).sqrt()
+            torch._foreach_mul_(alike, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(alike, list(directions * scale), alpha=-size)
 
 
 PLAIN = Contender("plain Muon")

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import create_block_mask
 
 from skytrain.config import ConfigError, compose
 from skytrain.models import build_model
+from skytrain.models.documents import document_positions
 from skytrain.models.flex import attend_within, block_mask
 
 EOT = 256
@@ -77,3 +79,16 @@ def test_flex_attention_has_the_mask_of_the_plain_path(window):
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=0.3)
     found = attend_within(q, k, v, block_mask(ids, window), scale=0.3, grouped=False)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("window", [None, 1, 129, 300])
+@pytest.mark.parametrize("length", [384, 500])
+def test_blocks_of_a_mask_are_those_that_torch_finds_in_the_whole_square(length, window):
+    starts = torch.rand(4, length, generator=torch.Generator().manual_seed(length)) < torch.tensor(
+        [[0.0], [0.002], [0.01], [0.1]]
+    )
+    found = block_mask(document_positions(starts)[0], window)
+    expected = create_block_mask(found.mask_mod, len(starts), None, length, length, device="cpu")
+    assert torch.equal(found.to_dense(), expected.to_dense())
+    for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name

@@ -9,6 +9,7 @@ import torch
 
 from skytrain.config import compose, fused_model_problem
 from skytrain.models import Kernels, build_model, fused_loss
+from skytrain.models.kernels import router_logits
 from skytrain.models.kernels.sums import sum_rows
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -20,6 +21,20 @@ SHAPES = {
     "llama": ["model=llama-tiny", "model.width=48", "model.heads=3", "model.kv_heads=3", "model.head_size=16"],
     "qwen2": ["model=qwen2.5-0.5b", "model.width=48", "model.heads=4", "model.kv_heads=2", "model.head_size=8"],
     "qwen3": ["model=qwen3-0.6b", "model.width=48", "model.heads=6", "model.kv_heads=2", "model.head_size=16"],
+    "experts": [
+        *("model=qwen3-30b-a3b", "model.width=48", "model.heads=6", "model.kv_heads=2", "model.head_size=16"),
+        *("model.experts.count=5", "model.experts.per_token=2", "model.experts.width=40", "model.experts.z_loss=0.01"),
+    ],
+    "shared expert": [
+        *("model=qwen3-30b-a3b", "model.width=32", "model.heads=2", "model.kv_heads=1", "model.head_size=16"),
+        *(
+            "model.experts.count=4",
+            "model.experts.per_token=2",
+            "model.experts.width=24",
+            "model.experts.scores=sigmoid",
+        ),
+        *("model.experts.shared_width=16", "model.experts.dense_layers=1", "model.experts.bias=true"),
+    ],
     "untied": ["model=qwen3-0.6b", "model.width=32", "model.heads=2", "model.kv_heads=1", "model.head_size=32"],
 }
 MODERN = ["model.mlp_width=56", "model.vocab_size=257", "model.pad_vocab_to=64"]
@@ -45,6 +60,15 @@ def model_and_batch(seed: int = 0, shape: str = "gpt2"):
     return model, tokens[:, :-1], tokens[:, 1:]
 
 
+def whole(output):
+    """The loss with its auxiliary part, where there is one."""
+    return sum(output) if isinstance(output, tuple) else output
+
+
+def trained(model):
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
 SWITCHES = [
     Kernels(loss=False, gelu=False, norm=False),
     Kernels(loss=True, gelu=False, norm=False),
@@ -61,14 +85,14 @@ CASES += [(shape, kernels) for shape in SHAPES if shape != "gpt2" for kernels in
 @pytest.mark.parametrize(("shape", "kernels"), CASES, ids=str)
 def test_the_fused_path_has_the_plain_decoders_loss_and_gradients(shape, kernels):
     model, tokens, targets = model_and_batch(shape=shape)
-    expected = model.loss(tokens, targets)
+    expected = whole(model.loss(tokens, targets))
     expected.backward()
-    plain = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    plain = {name: parameter.grad.clone() for name, parameter in trained(model)}
     model.zero_grad()
-    loss = fused_loss(model, tokens, targets, kernels, dtype=torch.float32)
+    loss = whole(fused_loss(model, tokens, targets, kernels, dtype=torch.float32))
     loss.backward()
     torch.testing.assert_close(loss, expected, atol=1e-6, rtol=1e-6)
-    for name, parameter in model.named_parameters():
+    for name, parameter in trained(model):
         torch.testing.assert_close(
             parameter.grad, plain[name], atol=1e-6, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
         )
@@ -125,10 +149,10 @@ def test_a_loss_without_gradient_is_the_same():
 @BY_SHAPE
 def test_in_bf16_the_fused_path_is_as_near_the_truth_as_autocast(shape):
     model, tokens, targets = model_and_batch(shape=shape)
-    truth = model.loss(tokens, targets).item()
+    truth = whole(model.loss(tokens, targets)).item()
     with torch.autocast("cpu", torch.bfloat16):
-        autocast = model.loss(tokens, targets).item()
-    fused = fused_loss(model, tokens, targets, Kernels()).item()
+        autocast = whole(model.loss(tokens, targets)).item()
+    fused = whole(fused_loss(model, tokens, targets, Kernels())).item()
     assert abs(fused - truth) <= 4 * abs(autocast - truth) + 2e-3
 
 
@@ -154,6 +178,37 @@ def gradients(kernels, shape="gpt2"):
 
 def distance(found, expected):
     return max(float((a - b).norm() / b.norm()) for a, b in zip(found, expected, strict=True))
+
+
+def test_routers_count_the_same_loads_on_the_fused_path():
+    model, tokens, targets = model_and_batch(shape="experts")
+    mixtures = [block.mixture for block in model.blocks.values()]
+    model.loss(tokens, targets)
+    plain = [(mixture.router.take_load(), mixture.experts.take_served()) for mixture in mixtures]
+    fused_loss(model, tokens, targets, Kernels(), dtype=torch.float32)
+    for mixture, (load, served) in zip(mixtures, plain, strict=True):
+        assert torch.equal(mixture.router.take_load(), load)
+        assert int(mixture.experts.take_served()) == int(served) == tokens.numel() * 2
+
+
+def test_experts_without_tokens_get_no_gradient():
+    model, tokens, targets = model_and_batch(shape="experts")
+    router = model.blocks["1"].mixture.router
+    with torch.no_grad():
+        router.weight.zero_()  # equal scores: the same experts win for every token
+    whole(fused_loss(model, tokens, targets, Kernels(), dtype=torch.float32)).backward()
+    unused = router.take_load() == 0
+    assert unused.any()
+    gradient = model.blocks["1"].mixture.experts.up.weight.grad
+    assert not gradient[unused].any() and all(expert.any() for expert in gradient[~unused])
+
+
+def test_logits_of_a_router_in_bf16_have_float32s_accuracy():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 96, generator=generator).bfloat16()
+    weight = torch.randn(16, 96, generator=generator)
+    found, expected = router_logits(x, weight), x.double() @ weight.double().t()
+    assert float((found - expected).norm() / expected.norm()) < 3e-7
 
 
 def test_a_target_in_the_padding_cannot_be_predicted():
@@ -184,7 +239,9 @@ def test_a_model_it_does_not_serve_is_named_with_the_reason(option, reason):
     )
 
 
-@pytest.mark.parametrize("name", ["llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b", "mistral-7b-v0.3", "solar-10.7b"])
+@pytest.mark.parametrize(
+    "name", ["llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b", "mistral-7b-v0.3", "solar-10.7b", "mixtral-8x7b"]
+)
 def test_it_serves_llamas_descendants(name):
     assert (
         fused_model_problem(compose([f"model={name}", "tokenizer=bytes", "trainer.sequence_length=512"]).config.model)

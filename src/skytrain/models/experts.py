@@ -46,6 +46,10 @@ class Router(nn.Module):
         with torch.autocast(x_btd.device.type, enabled=False):
             bias = None if self.bias is None else self.bias.float()
             logits_bte = F.linear(x_btd.float(), self.weight.float(), bias)
+        return self.route(logits_bte)
+
+    def route(self, logits_bte: Tensor) -> Routing:
+        """Return the experts of each token, given its scores before softmax or sigmoid."""
         softmax = self.settings.scores == "softmax"
         scores_bte = logits_bte.softmax(-1) if softmax else logits_bte.sigmoid()
         experts_btk = self.choose(scores_bte.detach())
@@ -105,8 +109,10 @@ class Router(nn.Module):
 
 def count_load(experts_bn: Tensor, experts: int) -> Tensor:
     """Count in each row how often each expert occurs: whole numbers, so that any order of adding gives the same."""
-    load = experts_bn.new_zeros(experts_bn.size(0), experts)
-    return load.scatter_add_(1, experts_bn, torch.ones_like(experts_bn))
+    rows = experts_bn.size(0)
+    # As one vector: torch has a deterministic kernel for that only.
+    places = (experts_bn + torch.arange(rows, device=experts_bn.device)[:, None] * experts).flatten()
+    return experts_bn.new_zeros(rows * experts).scatter_add_(0, places, torch.ones_like(places)).view(rows, experts)
 
 
 class ExpertLinear(nn.Module):
@@ -141,10 +147,14 @@ class Experts(nn.Module):
         self.served: Tensor | None = None  # rows since `take_served`, in training
 
     def forward(self, rows_nd: Tensor, load_e: Tensor) -> Tensor:
-        if self.training:
-            self.served = load_e.sum() if self.served is None else self.served + load_e.sum()
+        self.count_served(load_e.sum())
         hidden = self.activation.gated(self.gate(rows_nd, load_e), self.up(rows_nd, load_e))
         return self.down(hidden, load_e)
+
+    def count_served(self, rows: Tensor) -> None:
+        """Note that so many rows were computed, in training."""
+        if self.training:
+            self.served = rows if self.served is None else self.served + rows
 
     def take_served(self) -> Tensor | None:
         """Return how many rows the experts of this rank computed since the last call; None if there were none."""

@@ -37,13 +37,51 @@ def branch_block_masks(
     return {window: mask_for(window) for window in set(windows)}
 
 
+BLOCK = 128  # queries and keys of a block
+
+
 def block_mask(ids_bt: Tensor, window: int | None) -> BlockMask:
+    """Return which blocks of keys each block of queries sees, and which of them whole.
+
+    Document numbers rise along a row, so that the first and the last of a block decide it: a square mask of all tokens, which
+    torch would make of the function, is not needed.
+    """
+
     def seen(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         near = key <= query if window is None else (key <= query) & (query - key < window)
         return near & (ids_bt[row, query] == ids_bt[row, key])
 
-    rows, length = ids_bt.shape
-    return create_block_mask(seen, rows, None, length, length, device=ids_bt.device)
+    length = ids_bt.size(1)
+    at = torch.arange(0, length, BLOCK, device=ids_bt.device)
+    last = (at + BLOCK - 1).clamp(max=length - 1)
+    low_bn, high_bn = ids_bt[:, at], ids_bt[:, last]
+    query, key = slice(None, None), None  # of the last two dimensions: rows of queries, columns of keys
+    before = at[key, query] < at[query, key]
+    touches = high_bn[:, key, query] >= low_bn[:, query, key]
+    within = low_bn[:, key, query] == high_bn[:, query, key]
+    if window is not None:
+        touches = touches & (at[query, key] - last[key, query] < window)
+        within = within & (last[query, key] - at[key, query] < window)
+    complete = (at + BLOCK <= length)[query, key]  # torch computes the rest of the last block by its mask
+    whole = before & touches & within & complete
+    partly = (before | (at[key, query] == at[query, key])) & touches & ~whole
+    counts, indices = _listed(partly)
+    whole_counts, whole_indices = _listed(whole)
+    return BlockMask.from_kv_blocks(
+        counts,
+        indices,
+        whole_counts,
+        whole_indices,
+        BLOCK_SIZE=BLOCK,
+        mask_mod=seen,
+        seq_lengths=(length, length),
+    )
+
+
+def _listed(blocks_bqk: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the number of keys' blocks for each block of queries, and their numbers first in a row, for one head of all."""
+    order = blocks_bqk.int().argsort(dim=-1, descending=True, stable=True)
+    return blocks_bqk.sum(-1, dtype=torch.int32)[:, None], order.int()[:, None]
 
 
 @functools.cache

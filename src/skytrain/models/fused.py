@@ -3,7 +3,7 @@
 Master weights stay in float32; products, the residual stream and activations are bf16; softmax, norms and the loss are
 computed in float32; weight gradients leave their products in float32. Each technique has its switch, and with all of
 them off this is the plain decoder in bf16. It serves decoders of two shapes: GPT-2's, and that of Llama and Qwen (RMSNorm,
-rotary positions, grouped queries, query and key norms, SwiGLU). `config.capabilities` says what keeps a model out; the
+rotary positions, grouped queries, query and key norms, SwiGLU), whose MLPs may be mixtures of experts. `config.capabilities` says what keeps a model out; the
 others train through torch.compile.
 """
 
@@ -29,11 +29,14 @@ from .kernels import (
     attend_forward,
     bias_gelu,
     causal_attention,
+    experts_mlp,
     gated_mlp,
     head_loss,
     linear,
     lookup,
     pack_qkv,
+    router_logits,
+    sort_by_expert,
     turn_heads,
 )
 from .kernels.cross_entropy import reference as head_loss_reference
@@ -44,6 +47,7 @@ from .kernels.norm import reference as norm_reference
 from .kernels.rms_norm import reference as rms_norm_reference
 from .kernels.rotary import reference as turn_reference
 from .kernels.swiglu import reference as swiglu_reference
+from .loss import WithAuxiliary, join_auxiliary
 from .norm import RMSNorm
 from .rope import rotation
 
@@ -82,8 +86,9 @@ class AttentionCall:
     tuned: bool  # products by algorithms that were chosen by measurement
 
 
-# The residual stream, the output of the last branch, which is not yet added to it, and that branch's bias.
-FusedStream = tuple[Tensor, Tensor | None, Tensor | None]
+# The residual stream, the output of the last branch, which is not yet added to it, that branch's bias, and the block's auxiliary
+# loss in training.
+FusedStream = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 RunBlock = Callable[[Any, Tensor, Tensor | None, Tensor | None, FusedPass], FusedStream]
 
 
@@ -95,7 +100,7 @@ def fused_loss(
     dtype: torch.dtype = torch.bfloat16,
     run: RunBlock | None = None,
     document_starts_bt: Tensor | None = None,
-) -> Tensor:
+) -> WithAuxiliary:
     """Return the mean cross-entropy in nats, as `model.loss` does; without targets, logits over the real vocabulary.
 
     `run` is how a block is called, where that is not a plain call.
@@ -117,8 +122,11 @@ def fused_loss(
     shared = FusedPass(len(tokens_bt), kernels, documents, turn)
     branch: Tensor | None = None
     bias: Tensor | None = None
+    auxiliary: Tensor | None = None
     for block in model.blocks.values():
-        x, branch, bias = run(block, x, branch, bias, shared)
+        x, branch, bias, own = run(block, x, branch, bias, shared)
+        if own is not None:
+            auxiliary = own if auxiliary is None else auxiliary + own
     x, y = _norm(kernels, model.head.norm, x, branch, bias)
     weight = model.head.projection.weight
     vocab = model.config.vocab_size
@@ -126,8 +134,10 @@ def fused_loss(
         return F.linear(y, _low(weight, y.dtype)).unflatten(0, tokens_bt.shape)[..., :vocab]
     targets = targets_bt.flatten()
     if kernels.loss:
-        return head_loss(y, weight, _low(weight, dtype), targets, vocab, kernels.products)
-    return head_loss_reference(y, weight, targets, vocab)
+        loss = head_loss(y, weight, _low(weight, dtype), targets, vocab, kernels.products)
+    else:
+        loss = head_loss_reference(y, weight, targets, vocab)
+    return join_auxiliary(loss, auxiliary)
 
 
 def fused_block(
@@ -138,7 +148,10 @@ def fused_block(
     x, y = _norm(kernels, block.attention_norm, x_nd, branch_nd, bias_d)
     mixed = attend(y, block.attention, shared)
     x, y = _norm(kernels, block.mlp_norm, x, mixed, block.attention.out.bias)
-    return x, _mlp(y, block.mlp, kernels), block.mlp.down.bias
+    if block.mixture is not None:
+        added, auxiliary = _mixture(y, block.mixture, shared)
+        return x, added, None, auxiliary
+    return x, _mlp(y, block.mlp, kernels), block.mlp.down.bias, None
 
 
 def _norm(
@@ -174,6 +187,20 @@ def _mlp(y_nd: Tensor, mlp: Any, kernels: Kernels) -> Tensor:
     before = linear(y_nd, up.weight, up_low, kernels.products)
     hidden = (bias_gelu if kernels.gelu else gelu_reference)(before, up.bias)
     return linear(hidden, down.weight, down_low, kernels.products)
+
+
+def _mixture(y_nd: Tensor, mixture: Any, shared: FusedPass) -> tuple[Tensor, Tensor | None]:
+    """Return the output of a mixture of experts and, in training, its router's auxiliary loss."""
+    logits_ne = router_logits(y_nd, mixture.router.weight)
+    routing = mixture.router.route(logits_ne.unflatten(0, (shared.batch, -1)))
+    experts = mixture.experts
+    experts.count_served(torch.full((), routing.experts_nk.numel(), device=y_nd.device))
+    order = sort_by_expert(routing.experts_nk, mixture.router.settings.count)
+    matrices = experts.gate.weight, experts.up.weight, experts.down.weight
+    added = experts_mlp(y_nd, routing.weights_nk, matrices, order, shared.kernels.gelu)
+    if mixture.shared is not None:
+        added = added + _mlp(y_nd, mixture.shared, shared.kernels)
+    return added, routing.auxiliary
 
 
 def attend(y_nd: Tensor, attention: Any, shared: FusedPass) -> Tensor:

@@ -135,11 +135,10 @@ def fuse(part: nn.Module, kernels: Kernels, dtype: torch.dtype) -> None:
     used by the next block, so it is copied.
     """
     model: Any = part
-    assert not model.has_auxiliary_loss, "fused kernels have no auxiliary loss"
 
     def forward(block: Any, *args: Any) -> FusedStream:
-        x, branch, bias = fused_block(block, *args)
-        return x, branch, None if bias is None else bias.clone()
+        x, branch, bias, auxiliary = fused_block(block, *args)
+        return x, branch, None if bias is None else bias.clone(), auxiliary
 
     for block in blocks_of(part):
         block.forward = functools.partial(forward, block)

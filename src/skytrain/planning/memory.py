@@ -183,7 +183,7 @@ def activation_bytes_on(path: KernelPath, job: TrainingJob, mesh: Mesh) -> float
         inputs = 2 * narrow * width
         hidden = narrow * mlp * (3 if model.gated_mlp else 2)
     if model.experts is not None:
-        hidden = _expert_activation_bytes(model.experts, width, narrow) * imbalance(mesh)
+        hidden = _expert_activation_bytes(model.experts, width, narrow, path) * imbalance(mesh)
     if mesh.tensor > 1:
         inputs = 2 * narrow * width * mesh.tensor  # the gathered sequence, whole on each rank
     tokens = job.micro_batch * job.sequence_length / mesh.context
@@ -206,10 +206,14 @@ def _latent_activation_bytes(model: DecoderConfig, narrow: int, wide: int) -> in
     return norms + heads + 2 * narrow * latent.rope_size
 
 
-def _expert_activation_bytes(experts: ExpertsConfig, width: int, narrow: int) -> float:
-    """Return the bytes that a mixture saves for a token: its rows, sorted and back in place, hidden sizes, and scores."""
-    rows = experts.per_token * (3 * width + 4 * experts.width)
-    return narrow * (rows + 4 * (experts.shared_width or 0)) + 4 * 3 * experts.count
+def _expert_activation_bytes(experts: ExpertsConfig, width: int, narrow: int, path: KernelPath) -> float:
+    """Return the bytes that a mixture saves for a token: its rows, sorted and back in place, hidden sizes, and scores.
+
+    Fused kernels weight rows before the last product, whose output they need not keep, and save three hidden sizes.
+    """
+    rows, sizes = (1, 3) if path == "fused" else (3, 4)
+    each = experts.per_token * (rows * width + sizes * experts.width)
+    return narrow * (each + sizes * (experts.shared_width or 0)) + 4 * 3 * experts.count
 
 
 def selective_activation_bytes(job: TrainingJob, mesh: Mesh) -> float:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -32,6 +31,7 @@ from ..models import (
     fused_loss,
     kernels_available,
     lm_loss,
+    split_auxiliary,
 )
 from ..parallel import use_fp8
 from .graphs import GraphedLoss
@@ -84,7 +84,9 @@ def choose_loss(config: Config, device: str, mesh: Mesh = ALONE) -> LossPath:
         epilogue=switches.epilogue and lt and torch.cuda.get_device_capability() >= (9, 0),
         fp32_residual=switches.residual == "fp32",
     )
-    graphs = not uses_process_group(config) and not config.loader.separate_documents and _wants_graphs(config)
+    # Routers count their loads on the host's side of a step, which a replayed graph does not run.
+    one_shape = not config.loader.separate_documents and getattr(config.model, "experts", None) is None
+    graphs = not uses_process_group(config) and one_shape and _wants_graphs(config)
     on = [name for name in ("loss", "gelu", "norm", "products", "epilogue") if getattr(kernels, name)]
     with_graphs = ", CUDA graphs" if graphs else ""
     label = f"fused kernels ({', '.join(on) or 'none'}), {kernels.attention} attention{with_graphs}"
@@ -105,13 +107,18 @@ class FusedLoss:
         tokens: torch.Tensor,
         targets: torch.Tensor,
         document_starts: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    ) -> WithAuxiliary:
         # The path lowers precision itself; autocast on top would cast again.
         with torch.autocast("cuda", enabled=False):
             if not (self._graphs and torch.is_grad_enabled()):
                 return fused_loss(model, tokens, targets, self._kernels, document_starts_bt=document_starts)
             if self._graphed is None:
-                compute = partial(fused_loss, model, kernels=self._kernels)
+
+                def compute(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+                    loss, auxiliary = split_auxiliary(fused_loss(model, tokens, targets, self._kernels))
+                    assert auxiliary is None, "a mixture of experts is not recorded as a graph"
+                    return loss
+
                 self._graphed = GraphedLoss(compute, model)
             return self._graphed(tokens, targets)
 
@@ -128,7 +135,8 @@ def _aligned(model: object) -> bool:
     """Return whether cuBLASLt's kernels accept the model's sizes: rows must start at multiples of 16 bytes."""
     assert has_layers(model)
     packed = (model.heads + 2 * model.groups) * model.head_width
-    return not any(size % 8 for size in (model.width, model.hidden_width, model.padded_vocab, packed))
+    experts = [] if model.experts is None else [model.experts.width, model.experts.shared_width or 0]
+    return not any(size % 8 for size in (model.width, model.hidden_width, model.padded_vocab, packed, *experts))
 
 
 def _wants_graphs(config: Config) -> bool:

@@ -16,7 +16,6 @@ def fused_model_problem(model: object) -> str | None:
     if not has_layers(model):
         return "a model that is not the built-in decoder"
     both: dict[str, bool] = {
-        "experts": model.experts is not None,
         "latent attention": model.latent is not None,
         "attention sinks": model.sinks,
         "a clamped or scaled activation": model.activation_clamp is not None or model.activation_gain != 1.0,
@@ -36,6 +35,7 @@ def fused_model_problem(model: object) -> str | None:
         "LayerNorm with rotary positions": model.positions != "learned",
         "LayerNorm with grouped queries": model.groups != model.heads,
         "LayerNorm with query and key norms": model.qk_norm,
+        "LayerNorm with experts": model.experts is not None,
     }
     llama: dict[str, bool] = {
         "a gain that is stored less one": model.norm == "rmsnorm_plus_one",
@@ -52,6 +52,8 @@ def fused_mesh_problem(mesh: Mesh) -> str | None:
     """Return why the fused kernels cannot run on a mesh, or None: they compute whole layers over whole sequences."""
     if mesh.deepspeed:
         return "DeepSpeed"
+    if mesh.expert > 1:
+        return "experts that are divided among ranks"
     return "a model divided by layers, tensors or sequence" if mesh.tensor * mesh.pipeline * mesh.context > 1 else None
 
 

@@ -8,6 +8,7 @@ from .attention import Backend, attend_backward, attend_forward, causal_attentio
 from .backend import kernels_available
 from .cross_entropy import head_loss
 from .embedding import lookup
+from .experts import experts_mlp, router_logits, sort_by_expert
 from .gelu import bias_gelu
 from .linear import linear
 from .norm import add_norm
@@ -25,11 +26,14 @@ __all__ = [
     "attend_forward",
     "bias_gelu",
     "causal_attention",
+    "experts_mlp",
     "gated_mlp",
     "head_loss",
     "kernels_available",
     "linear",
     "lookup",
     "pack_qkv",
+    "router_logits",
+    "sort_by_expert",
     "turn_heads",
 ]

@@ -107,7 +107,7 @@ class MatrixMuon(torch.optim.Optimizer):
                 rows, columns = alike[0].shape[-2:]
                 size = group["lr"] * MATCHED_RMS * math.sqrt(max(rows, columns))
                 torch._foreach_mul_(local, 1.0 - group["lr"] * group["weight_decay"])
-                torch._foreach_add_(local, list(directions.to(local[0].dtype)), alpha=-size)
+                torch._foreach_add_(local, list(directions), alpha=-size)
         return None
 
     def _directions(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> tuple[Tensor, ...]:
@@ -152,10 +152,10 @@ def orthogonal_parts(parameters: list[nn.Parameter], parts: Sequence[Tensor]) ->
     """Return this rank's parts of the orthogonal matrices, one after the other, given its parts of the matrices."""
     first: Any = parameters[0]
     if not isinstance(first, DTensor) or all(placement.is_replicate() for placement in first.placements):
-        return orthogonal(torch.stack(list(parts)))
+        return orthogonal(_stacked(parts))
     divided = [axis for axis, placement in enumerate(first.placements) if not placement.is_replicate()]
     if first.ndim == 3 and all(getattr(first.placements[axis], "dim", None) == 0 for axis in divided):
-        return orthogonal(torch.stack(list(parts)))  # a matrix for each expert: ranks hold whole ones
+        return orthogonal(_stacked(parts))  # a matrix for each expert: ranks hold whole ones
     if first.ndim == 2 and len(divided) == 1 and first.placements[divided[0]].is_shard(0):
         mesh = first.device_mesh
         axis = divided[0]
@@ -173,6 +173,13 @@ def orthogonal_parts(parameters: list[nn.Parameter], parts: Sequence[Tensor]) ->
         for part in parts
     ]
     return torch.stack([local_part_of(first, each) for each in orthogonal(torch.stack(whole))])
+
+
+def _stacked(parts: Sequence[Tensor]) -> Tensor:
+    """Return the matrices as one tensor in bf16, the precision in which they are made orthogonal."""
+    stacked = torch.empty(len(parts), *parts[0].shape, dtype=torch.bfloat16, device=parts[0].device)
+    torch._foreach_copy_(list(stacked), list(parts))
+    return stacked
 
 
 def _shared(parts: Sequence[Tensor], height: int, group: Any, ranks: int, rank: int) -> Tensor:
@@ -223,10 +230,11 @@ def orthogonal(matrices: Tensor) -> Tensor:
     if not len(matrices_nrc):
         return matrices.bfloat16()
     tall = matrices_nrc.shape[1] > matrices_nrc.shape[2]
-    x = (matrices_nrc.mT if tall else matrices_nrc).bfloat16()
+    x = matrices_nrc.bfloat16()
     norm = torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True, dtype=torch.float32)
     x = x / (norm * SAFETY + 1e-6).to(x.dtype)
     for a, b, c in POLAR_EXPRESS:
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return (x.mT if tall else x).reshape(matrices.shape)
+        gram = x.mT @ x if tall else x @ x.mT  # of the shorter side; what it multiplies stays in its layout
+        factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, x, factor, beta=a) if tall else torch.baddbmm(x, factor, x, beta=a)
+    return x.reshape(matrices.shape)
