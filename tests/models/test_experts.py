@@ -193,7 +193,10 @@ def test_published_models_have_their_published_sizes(name, total, active):
         ),
         (["parallel=deepspeed-zero3"], r"DeepSpeed does not gather the experts .*\n.*parallel=ep-fsdp"),
         (["parallel=pp-tp-fsdp"], r"parallel.tensor: parallel.tensor=2: in a pipeline.*\n.*parallel=pp-ep-fsdp"),
-        (["trainer.fused=on"], r"trainer.fused: 'on': the fused path does not serve .*experts"),
+        (
+            ["trainer.fused=on", "trainer.precision=bf16-mixed", "parallel=ep-fsdp"],
+            r"trainer.fused: 'on': the fused path does not serve experts that are divided among ranks",
+        ),
         (
             ["model=gpt-oss-tiny", "parallel=pp-ep-fsdp"],
             r"parallel.expert: a pipeline does not divide .*parallel=ep-fsdp",
@@ -215,7 +218,7 @@ def test_what_does_not_fit_is_refused_at_composition_with_what_would(settings, m
         (["model.latent.value_size=64"], r"model.latent.value_size: 64 is more than the 48 of a key.*\n.*=48"),
         (
             ["trainer.fused=on", "trainer.precision=bf16-mixed"],
-            r"trainer.fused: 'on': the fused path does not serve experts",
+            r"trainer.fused: 'on': the fused path does not serve latent attention",
         ),
     ],
 )
