@@ -14,9 +14,21 @@ from unittest import mock
 
 from skytrain.aws import MachineImage, Tags, remove_all
 from skytrain.config import SkytrainError
-from skytrain.planning import PlannedOffer, timestamp
-from skytrain.runs import LaunchedGroup, LaunchRecord, Silent, launches_of, next_launch, stopped_key
-from skytrain.targets import lifecycle, limits
+from skytrain.planning import BASE_LINE, PlannedOffer, timestamp
+from skytrain.runs import (
+    LaunchedGroup,
+    LaunchRecord,
+    RunStatus,
+    Silent,
+    attempt_numbers,
+    is_superseded,
+    launches_of,
+    next_launch,
+    read_outcome,
+    stopped_key,
+)
+from skytrain.storage import Store
+from skytrain.targets import leftovers, lifecycle, limits
 from skytrain.targets.ec2 import billing, launch as launching, target
 from skytrain.targets.ec2.machines import LaunchKeeper, removal_calls, set_size
 from skytrain.targets.ec2.requests import GroupSpec, kill_time
@@ -70,7 +82,7 @@ def prepared_launch(world: World, launch: str, now: datetime, kill_after_seconds
 
 def _group(planned: PlannedOffer, launch: str, number: int, now: datetime) -> GroupSpec:
     boot: Any = SimpleNamespace(render=lambda kill_at: "#!/bin/bash")  # the simulated machine boots in its own way
-    image = MachineImage("ami-1", "image")
+    image = MachineImage("ami-1", BASE_LINE)
     tags = Tags("demo", "ada", RUN)
     return GroupSpec(RUN, launch, number, planned, "us-east-2a", image, boot, tags, CLOUD, now)
 
@@ -134,6 +146,41 @@ def end_machines(world: World) -> None:
 def remove_groups(world: World, record: LaunchRecord) -> None:
     """Do what `skytrain gc --delete` does with a launch that is over."""
     remove_all(world.cloud, [("us-east-2", call) for call in removal_calls(record)], world.say)  # type: ignore[arg-type]
+
+
+def collect_garbage(world: World) -> None:
+    """Do what `skytrain gc --delete` does with the groups of the run; deletes nothing of a launch that is not over."""
+    store = world.store.patient(60.0)
+    try:
+        launches = launches_of(store, RUN)
+        if not launches or leftovers._is_active(store, _status(world, store), world.clock()):
+            return
+        for record in launches:
+            working = [each.id for each in world.cloud.running if each.group.launch == record.id]
+            folder = f"runs/{RUN}/launches/{record.id}"
+            ended = any(f"{folder}/{name}.json" in world.objects for name in ("stopped", "ended"))
+            if working and not (
+                ended
+                or world.is_over(record.id)
+                or record.failed
+                or is_superseded(store, record)
+                or record.over_at <= world.clock()
+            ):
+                world.engine.crashes.append(f"gc deletes launch {record.id}, which works on {working}")
+            remove_groups(world, record)
+            world.say(f"gc has deleted {record.id}")
+    except SkytrainError as error:
+        world.say(f"gc: {str(error).splitlines()[0]}")
+
+
+def _status(world: World, store: Store) -> RunStatus:
+    """Return what the store says about the run, as `skytrain status` reads it."""
+    attempts = attempt_numbers(store, RUN)
+    if not attempts:
+        return RunStatus(RUN, "launched")
+    outcome = read_outcome(store, RUN, attempts[-1])
+    # Heartbeats of jobs are not simulated: a run without an outcome is silent, the hardest case for gc.
+    return RunStatus(RUN, "stale" if outcome is None else outcome["outcome"])
 
 
 @contextmanager

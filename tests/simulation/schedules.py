@@ -36,6 +36,9 @@ def random_world(seed: int, *, hooks: bool = True) -> World:
     def calm() -> None:
         world.chaos = Chaos()
         world.unreachable.clear()
+        world.storeless.clear()
+        world.cloudless.clear()
+        world.throttled = False
         world.separated.clear()
         world.outage = False
         world.failing = lambda machine: None
@@ -86,6 +89,65 @@ def cut_off(world: World) -> None:
         world.say(f"{machine.id} is cut off")
         world.unreachable.add(machine.id)
         world.engine.later(world.random.uniform(10, 200), lambda: world.unreachable.discard(machine.id))
+
+
+def lose_store(world: World) -> None:
+    """The store answers one machine with errors only."""
+    if machine := _any(world):
+        world.say(f"{machine.id} does not reach the store")
+        world.storeless.add(machine.id)
+        world.engine.later(world.random.uniform(10, 900), lambda: world.storeless.discard(machine.id))
+
+
+def lose_cloud(world: World) -> None:
+    """AWS does not answer one machine, which reaches the store and the others."""
+    if machine := _any(world):
+        world.say(f"{machine.id} does not reach AWS")
+        world.cloudless.add(machine.id)
+        world.engine.later(world.random.uniform(10, 900), lambda: world.cloudless.discard(machine.id))
+
+
+def throttle(world: World) -> None:
+    """Somebody else's script uses up the account's requests."""
+    world.say("AWS throttles")
+    world.throttled = True
+
+    def back() -> None:
+        world.throttled = False
+
+    world.engine.later(world.random.uniform(20, 600), back)
+
+
+def stop_hardware(world: World) -> None:
+    if machine := _any(world):
+        machine.stop()
+
+
+def delete_group(world: World) -> None:
+    """Somebody deletes a group, with its machines, in the console."""
+    groups = sorted(world.cloud.groups)
+    if groups:
+        name = world.random.choice(groups)
+        world.say(f"somebody deletes {name}")
+        world.cloud.delete_group(name)
+
+
+def launch_twice(world: World) -> None:
+    """Two people launch the run within a second."""
+    world.launch_again(0.0)
+    world.engine.later(world.random.uniform(0, 1), lambda: world.launch_again(0.0))
+
+
+def kill_laptop(world: World) -> None:
+    """Somebody launches, and the process is killed, at any moment: no signal handler runs."""
+    world.launch_again(0.0)
+    laptop = world.laptops[-1]
+    world.engine.later(world.random.uniform(0, 12), lambda: world.engine.kill(laptop))
+
+
+def collect_garbage(world: World) -> None:
+    """Somebody runs `skytrain gc --delete`."""
+    world.engine.spawn("gc", lambda: laptops.collect_garbage(world))
 
 
 def separate(world: World) -> None:
@@ -181,5 +243,6 @@ def no_capacity(world: World) -> None:
 
 EVENTS: tuple[Callable[[World], None], ...] = (
     lose_one, lose_one, lose_all, freeze, notice, rebalance, cut_off, separate, outage, crash, bad_boots, stop, damage, launch_again,
-    launch_again, close_lid, end_machines, no_capacity,
+    launch_again, close_lid, end_machines, no_capacity, lose_store, lose_cloud, throttle, stop_hardware, delete_group, launch_twice,
+    kill_laptop, collect_garbage, collect_garbage,
 )  # fmt: skip

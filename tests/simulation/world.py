@@ -140,6 +140,9 @@ class World:
         self.machines: dict[str, Machine] = {}
         self.spares = 0  # machines that the first group has beyond those that a generation needs
         self.unreachable: set[str] = set()  # machines that do not reach the store and AWS
+        self.storeless: set[str] = set()  # machines that do not reach the store
+        self.cloudless: set[str] = set()  # machines that do not reach AWS
+        self.throttled = False  # AWS refuses every request that changes something: too many were made
         self.separated: set[frozenset[str]] = set()  # pairs of machines that do not reach each other
         self.outage = False
         self.started_jobs: list[StartedJob] = []
@@ -434,7 +437,8 @@ class SimulatedStore(Store):
         engine.sleep(world.random.uniform(0.01, 0.1))
         if fate == "slow":
             engine.sleep(world.random.uniform(1, 30))
-        if world.outage or (world.caller is not None and world.caller.id in world.unreachable) or fate == "lost":
+        cut_off = world.caller is not None and world.caller.id in world.unreachable | world.storeless
+        if world.outage or cut_off or fate == "lost":
             engine.sleep(3.0)
             return False, None
         if fate == "late":
@@ -652,6 +656,7 @@ class SimulatedCloud:
     def abandon(self, machine: Machine) -> None:
         machine.waits = False
         machine.lose()
+        machine.stopped = False
         if machine.id in machine.group.members:
             machine.group.members.remove(machine.id)
 
@@ -673,9 +678,12 @@ class SimulatedCloud:
             f"{call.operation}: no answer", fix="try again", cause="capacity", code="ConnectionClosedError"
         )
         caller = world.caller
-        if caller is not None and caller.id in world.unreachable:
+        if caller is not None and caller.id in world.unreachable | world.cloudless:
             world.engine.sleep(5.0)
             raise failed
+        if world.throttled and call.mutates:
+            world.engine.sleep(world.random.uniform(1, 20))  # botocore's own retries
+            raise CloudError(f"{call.operation}: Rate exceeded", fix="wait", cause="capacity", code="Throttling")
         if caller is None and world.sleepy and call.mutates and world.random.random() < 0.3:
             world.engine.sleep(world.random.uniform(0, world.sleepy))
         self.requests += 1
@@ -763,10 +771,12 @@ class SimulatedCloud:
         return {}
 
     def _delete_auto_scaling_group(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        group = self._group(parameters)
-        self._resize(group, 0)
-        del self.groups[group.name]
+        self.delete_group(self._group(parameters).name)
         return {}
+
+    def delete_group(self, name: str) -> None:
+        self._resize(self.groups[name], 0)
+        del self.groups[name]
 
     def _waiting(self, parameters: dict[str, Any]) -> Machine:
         machine = self.world.machines.get(parameters["InstanceId"])
@@ -822,6 +832,7 @@ class Machine:
         self.launched = world.engine.now
         self.skew = world.random.choice(world.skews)
         self.ended: float | None = None
+        self.stopped = False  # it ended as a stopped machine, which keeps its place while it waits for its proof
         self.waits = group.has_hook
         self.hook_at = self.launched
         self.end_described = False  # EC2 has told somebody that it has ended
@@ -842,7 +853,7 @@ class Machine:
         return {
             "InstanceId": self.id,
             "LaunchTime": EPOCH + timedelta(seconds=self.launched),
-            "State": {"Name": "terminated" if ended else "running"},
+            "State": {"Name": "stopped" if self.stopped else "terminated" if ended else "running"},
             "StateTransitionReason": f"User initiated ({at} GMT)" if ended else "",
             "Tags": [{"Key": "aws:autoscaling:groupName", "Value": self.group.name}],
         }
@@ -938,6 +949,12 @@ class Machine:
             self.ended = self.world.engine.now
             self.world.say(f"{self.id} is lost")
         self._kill_actors()
+
+    def stop(self) -> None:
+        """The hardware fails, and EC2 stops the machine."""
+        if self.ended is None:
+            self.stopped = True
+            self.lose()
 
     def freeze(self, seconds: float) -> None:
         self.world.say(f"{self.id} is frozen for {seconds:.0f} s")

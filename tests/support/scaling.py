@@ -25,6 +25,7 @@ from moto.ec2.utils import Base64EncodedString
 
 WAITING = "Pending:Wait"
 LONGEST_SECONDS = 48 * 3600.0
+PAGE = 100  # activities in an answer, at most
 Patch = tuple[Any, str, Any]
 
 
@@ -151,7 +152,9 @@ class ScalingStandIn:
         def describe_activities(asked: Any) -> Any:
             found = reversed(self.activities.get(asked._get_param("AutoScalingGroupName"), []))
             shown = [{key: value for key, value in each.items() if key != "instance"} for each in found]
-            return ActionResult({"Activities": shown[:100]})
+            first = int(asked._get_param("NextToken") or 0)
+            page = {"Activities": shown[first : first + PAGE]}
+            return ActionResult(page | ({"NextToken": str(first + PAGE)} if len(shown) > first + PAGE else {}))
 
         def set_desired(group: Any, capacity: int | None) -> None:
             group.desired_capacity = group.min_size if capacity is None else capacity

@@ -30,15 +30,18 @@ from skytrain.runs import (
     claim_attempt,
     create_launch,
     create_run,
+    end_launch,
     launches_of,
     may_grow,
     new_record,
+    outcome_key,
     read_launch,
     read_stop,
     stopped_key,
     write_outcome,
 )
-from skytrain.storage import Retry, open_store
+from skytrain.storage import AccessDenied, Retry, open_store
+from skytrain.storage.folder import FolderStore
 from skytrain.targets import account_state
 from skytrain.targets.account import machines_of
 from skytrain.targets.jobs import group_name
@@ -317,6 +320,23 @@ def test_gc_keeps_a_run_whose_hosts_wait_for_another_machine_until_its_launch_is
     assert {each.reason for each in found.verdicts} == {"its run has ended" if over else "its run is active"}
 
 
+def test_gc_keeps_a_run_that_was_launched_after_its_end_by_the_stores_clock(machines, config):
+    """The clock of the machine that ended it was a day ahead."""
+    record_run(config, "a", ended=True)
+    store = open_store(config.store)
+    key = outcome_key("a", 0)
+    outcome = json.loads(store.read(key))
+    store.write(key, json.dumps({**outcome, "ended_at": hours_from_now(24).isoformat()}).encode())
+    record = launched(config, "a", GROUP_OF_A)
+
+    def doomed() -> int:
+        return find_garbage(config, machines, GcSelection(), Silent(), regions=["us-east-2"], project="demo").count
+
+    assert doomed() == 0
+    end_launch(store, record, "all machines ended")
+    assert doomed() == 3
+
+
 def launch_of(run: str, *, launched_at: datetime, kill_at: datetime) -> LaunchRecord:
     group = LaunchedGroup(
         name=run,
@@ -476,6 +496,24 @@ def test_stop_survives_any_error_and_asks_again(machines, config, monkeypatch):
     assert sizes(machines)[GROUP_OF_A] == (0, 0)
 
 
+@pytest.mark.parametrize("code", ["Throttling", "RequestLimitExceeded", "ServiceUnavailable"])
+def test_stop_asks_again_where_aws_limits_requests_or_fails(machines, config, monkeypatch, code):
+    record_run(config, "a", ended=True)
+    monkeypatch.setattr("skytrain.aws.removal.time.sleep", lambda _: None)
+    real, left = machines.perform, [3]
+
+    def perform(call, region=None):
+        if call.mutates and left[0]:
+            left[0] -= 1
+            raise CloudError("Rate exceeded", fix="wait", code=code)
+        return real(call, region)
+
+    monkeypatch.setattr(machines, "perform", perform)
+    done = skytrain("stop", "a", f"store.root={config.store.root}", "cloud=aws", "--yes")
+    assert done.exit_code == 0 and "2 machines terminated" in done.output
+    assert sizes(machines)[GROUP_OF_A] == (0, 0)
+
+
 def test_stop_that_cannot_end_machines_names_them_and_what_ends_them(machines, config, monkeypatch):
     record_run(config, "a", ended=True)
     real = machines.perform
@@ -537,6 +575,33 @@ def test_stop_without_any_answer_of_aws_names_what_may_run_on_and_what_ends_it(m
         stop_with_machines(config, "a", told.append)
     assert GROUP_OF_A in told[0] and "ends at" in told[0] and "skytrain stop a cloud=aws" in told[0]
     assert f"skytrain stop a store.root={config.store.root}" in told[0]
+
+
+def test_stop_by_force_ends_machines_of_a_run_that_cannot_be_asked_to_save(machines, config):
+    record_run(config, "a")
+    record = launched(config, "a", GROUP_OF_A)
+    open_store(config.store).write(f"runs/a/launches/{record.id}.json", b"{")
+    words = ("stop", "a", f"store.root={config.store.root}", "cloud=aws", "--yes", "--wait", "0s")
+    with pytest.raises(SkytrainError):
+        skytrain(*words)
+    assert sizes(machines)[GROUP_OF_A] == (2, 2)
+    done = skytrain(*words, "--force")
+    assert "2 machines terminated" in done.output and sizes(machines)[GROUP_OF_A] == (0, 0)
+
+
+def test_stop_without_a_store_names_the_command_that_ends_the_machines(machines, config, monkeypatch):
+    """The bucket was deleted, or its key: machines still carry their tags."""
+
+    def closed(*_: object, **__: object) -> None:
+        raise AccessDenied("list", "s3://bucket/project", "Access Denied")
+
+    for verb in ("list", "read", "exists", "stat", "write", "folders"):
+        monkeypatch.setattr(FolderStore, verb, closed)
+    words = (f"store.root={config.store.root}", "cloud=aws", "--yes")
+    with pytest.raises(SkytrainError, match="gc --run a --delete"):
+        skytrain("stop", "a", *words)
+    done = skytrain("gc", "--run", "a", "--delete", *words)
+    assert done.exit_code == 0 and GROUP_OF_A not in sizes(machines)
 
 
 def test_a_launch_that_was_stopped_is_marked_before_its_machines_are_ended(machines, config, monkeypatch):

@@ -57,6 +57,7 @@ from skytrain.targets.account import machines_of
 from skytrain.targets.bundle import BundleContents, bundle_of, make_bundle
 from skytrain.targets.ec2 import launch as launching, machines as rented, requests
 from skytrain.targets.ec2.boot import ENDS
+from skytrain.targets.ec2.history import started_machines
 from skytrain.targets.ec2.launch import (
     PreparedLaunch,
     prepare_launch,
@@ -649,6 +650,18 @@ def test_a_proven_machine_is_replaced_by_aws_and_its_replacement_must_prove_itse
     assert view.started == 1 and [grant.instance for grant in decided.grants] == [second]
     [third] = scaling.waits
     assert third != second and list(groups_of(ground).values()) == [1, 0]
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_machines_are_counted_behind_hundreds_of_failures_of_a_group_without_capacity(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, scaling: ScalingStandIn
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    record = start_launch(ready, {}, Silent())
+    history = scaling.activities[record.groups[0].name]
+    failed = {**history[0], "Description": "Launching a new EC2 instance.  Status Reason: no capacity"}
+    history += [{**failed, "StatusCode": "Failed", "EndTime": failed["StartTime"]}] * 250
+    assert [machine.instance for machine in started_machines(ground.session, record)] == list(scaling.waits)
 
 
 @pytest.mark.usefixtures("without_packages")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from skytrain.aws import Call, CloudError
 from skytrain.cli.main import main
 from skytrain.config import Composed, SkytrainError, source_hash
 from skytrain.planning import Plan
@@ -103,6 +104,26 @@ def test_a_stage_that_ends_well_starts_the_next_one_only(stages: PreparedLaunch,
     assert groups_of(ground)[train.groups[0].name] == 1 and groups_of(ground)[finish.groups[0].name] == 0
     Ec2Machines(ground.session, stages.store, train, "i-1", lambda _: None).end_run(0)
     assert groups_of(ground)[finish.groups[0].name] == 1
+
+
+def test_a_stage_that_aws_did_not_start_is_asked_for_again(
+    stages: PreparedLaunch, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_launch(stages, {}, Silent())
+    prepare, train, _ = (read_launch(stages.store, one.run, "00001") for one in in_order(stages))
+    perform, told = ground.session.perform, list[str]()
+
+    def throttled(call: Call, region: str | None = None) -> Any:
+        if call.operation == "SetDesiredCapacity":
+            raise CloudError("Rate exceeded", fix="wait", code="Throttling")
+        return perform(call, region)
+
+    ended = Ec2Machines(ground.session, stages.store, prepare, "i-0", told.append)
+    monkeypatch.setattr(ground.session, "perform", throttled)
+    assert not ended.end_run(0) and launch_starts(stages.store, train) is None
+    monkeypatch.setattr(ground.session, "perform", perform)
+    assert ended.end_run(0) and launch_starts(stages.store, train)
+    assert groups_of(ground)[train.groups[0].name] == 1
 
 
 def test_a_stage_that_fails_removes_all_that_wait(stages: PreparedLaunch, ground: Ground) -> None:

@@ -400,6 +400,12 @@ def test_a_machine_that_ec2_does_not_know_is_dead_at_the_second_look() -> None:
     assert not read_slots(members, {"i-1": "running"}, frozenset({"i-1"}))[0].dead
 
 
+def test_a_machine_that_ec2_has_stopped_is_dead() -> None:
+    members = [{"InstanceId": f"i-{number}", "LifecycleState": "Pending:Wait"} for number in range(3)]
+    slots = read_slots(members, {"i-0": "running", "i-1": "stopped", "i-2": "stopping"})
+    assert [slot.dead for slot in slots] == [False, True, True]
+
+
 def test_machines_are_counted_since_the_last_proof() -> None:
     def at(minutes: int) -> datetime:
         return BEGAN + timedelta(minutes=minutes)

@@ -41,6 +41,7 @@ _THROTTLED = Remedy(
     "AWS limits how often this account may call; all retries are used up: run the same command again in a minute",
     DOCS + "ec2/latest/devguide/ec2-api-throttling.html",
 )
+_FAILING = Remedy("capacity", "AWS's service fails at the moment: run the same command again in a minute")
 _UNREACHABLE = Remedy(
     "preflight",
     "check the network, AWS_REGION and AWS_ENDPOINT_URL; in a closed network the service needs a VPC endpoint",
@@ -86,6 +87,13 @@ REMEDIES: dict[str, Remedy] = {
     "RequestThrottled": _THROTTLED,
     "TooManyRequestsException": _THROTTLED,
     "SlowDown": _THROTTLED,
+    # Failures of AWS itself, after botocore's own retries.
+    "InternalError": _FAILING,
+    "InternalFailure": _FAILING,
+    "InternalServerError": _FAILING,
+    "ServiceUnavailable": _FAILING,
+    "ServiceUnavailableException": _FAILING,
+    "Unavailable": _FAILING,
     # Credentials.
     "ExpiredToken": _SIGN_IN,
     "ExpiredTokenException": _SIGN_IN,
@@ -145,6 +153,11 @@ NAMED_IN_MESSAGES = (
     "UnfulfillableCapacity",
     "UnauthorizedOperation",
 )
+
+
+def may_pass(code: str) -> bool:
+    """Return whether an error passes by itself, so that the same request may succeed in a moment."""
+    return REMEDIES.get(code) in (_THROTTLED, _FAILING, _UNREACHABLE)
 
 
 def matching_remedy(code: str, message: str) -> Remedy:

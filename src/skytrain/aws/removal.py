@@ -12,7 +12,7 @@ from ..config import error_text, format_seconds
 from ..storage import Patience, Retry
 from .calls import Call
 from .errors import CloudError
-from .remedies import REMEDIES
+from .remedies import may_pass
 from .resources import KINDS, CloudResource
 from .session import AwsSession
 
@@ -117,34 +117,34 @@ def remove_all(
 ) -> list[tuple[str, Call]]:
     """Perform removals, each with its region, and return those that failed. Nothing that fails stops the others.
 
-    Those that AWS did not answer are repeated for a while: a connection that is lost in one second is often back in the
-    next, and what is not removed costs money.
+    Those that AWS did not answer, or answered with its limit on requests, are repeated for a while: a connection that is
+    lost in one second is often back in the next, and what is not removed costs money.
     """
     patience = Patience(again)
     waiting, failed = list(calls), list[tuple[str, Call]]()
     told: set[str] = set()
     while waiting:
-        unanswered: list[tuple[str, Call]] = []
+        waits: list[tuple[str, Call]] = []
         for region, call in waiting:
             try:
                 remove(session, call, region, retry)
             except Exception as error:  # whatever it is, the next one is tried
                 text = f"{call.operation}: {error_text(error)}"
-                (unanswered if _is_unanswered(error) else failed).append((region, call))
+                (waits if _may_pass(error) else failed).append((region, call))
                 if text not in told:
                     told.add(text)
                     tell(text)
-        wait = patience.failed() if unanswered else None
+        wait = patience.failed() if waits else None
         if wait is None:
-            return [*failed, *unanswered]
+            return [*failed, *waits]
         time.sleep(wait)
-        waiting = unanswered
+        waiting = waits
     return failed
 
 
-def _is_unanswered(error: Exception) -> bool:
-    """Return whether AWS gave no answer, so that the same request may succeed in a moment."""
-    return not isinstance(error, CloudError) or REMEDIES.get(error.code) is REMEDIES["EndpointConnectionError"]
+def _may_pass(error: Exception) -> bool:
+    """Return whether AWS gave no answer, limits requests or fails, so that the same request may succeed in a moment."""
+    return not isinstance(error, CloudError) or may_pass(error.code)
 
 
 def remove(session: AwsSession, call: Call, region: str, retry: Retry = WAITING) -> None:

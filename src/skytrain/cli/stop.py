@@ -45,6 +45,7 @@ def stop(
       skytrain stop my-run store.root=s3://bucket/project --wait 0s
       skytrain stop my-run cloud=aws --dry-run
     """
+    from ..config import SkytrainError, error_text
     from ..targets import stop_whole_sweep, target_of
     from ..tuning import find_sweep_status
     from .console import reporter
@@ -52,7 +53,11 @@ def stop(
     config = compose_overrides(overrides, config_dir).config
     seconds = seconds_of("--wait", wait)
     target = target_of(config)
-    sweep = None if target.served(config, run) else find_sweep_status(config, run)
+    try:
+        sweep = None if target.served(config, run) else find_sweep_status(config, run)
+    except SkytrainError as error:  # machines are found by their tags, also where the store does not answer
+        _tell(f"warning: {error_text(error)}")
+        sweep = None
     if sweep is not None:
         planned = stop_whole_sweep(config, sweep, _tell, lambda: target.end_sweep(config, run))
     else:

@@ -12,8 +12,8 @@ from typing import Protocol
 class RentedMachines(Protocol):
     """The requests that a launch target implements. They may fail and be repeated: each must be idempotent."""
 
-    def end_run(self, exit_code: int) -> None:
-        """Note that the run is over; called by each host before the machines are given back."""
+    def end_run(self, exit_code: int) -> bool:
+        """Note that the run is over; called by each host before its machine ends. False: it must be asked again."""
 
     def set_desired(self, count: int) -> bool:
         """Ask for this many machines: 0 when the run is over, whatever its outcome. False: it must be asked again."""
@@ -46,8 +46,8 @@ class LocalMachines:
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
 
-    def end_run(self, exit_code: int) -> None:
-        return
+    def end_run(self, exit_code: int) -> bool:
+        return True
 
     def set_desired(self, count: int) -> bool:
         return True

@@ -133,6 +133,11 @@ class Cause:
     host: str = field(default_factory=platform.node)
 
 
+def outcome_key(run: str, attempt: int) -> str:
+    """Return the object that says how an attempt ended."""
+    return f"{attempt_key(run, attempt)}/outcome.json"
+
+
 def write_outcome(
     store: Store, run: str, attempt: int, outcome: str, step: int | None, cause: Cause | None = None
 ) -> None:
@@ -140,7 +145,7 @@ def write_outcome(
     assert outcome in OUTCOMES, outcome
     cause = cause or Cause(outcome)
     body = {"outcome": outcome, "cause": cause.text, "host": cause.host, "step": step, "ended_at": now()}
-    store.write(f"{attempt_key(run, attempt)}/outcome.json", json.dumps(body).encode())
+    store.write(outcome_key(run, attempt), json.dumps(body).encode())
 
 
 def read_outcome(store: Store, run: str, attempt: int) -> dict[str, Any] | None:

@@ -32,7 +32,9 @@ from ..runs import (
     attempt_key,
     attempt_numbers,
     launches_of,
+    outcome_key,
     read_outcome,
+    recorded_at,
 )
 from ..storage import Store, open_store
 from .account import named_groups, owners_of_groups
@@ -245,23 +247,27 @@ def _is_active(store: Store, status: RunStatus, now: datetime) -> bool:
 
     The outcome of the last attempt does not tell: after an interruption the hosts that are left wait for another one.
     A launch is over when its hosts have recorded it, a person has stopped it, or its kill time has passed; that of the
-    record counts, since tags can be edited.
+    record counts, since tags can be edited. Whether a run was launched after its end is decided by the store's clock:
+    those of machines may be wrong.
     """
     if status.state in (*LIVE, "damaged"):
         return True
-    ended = datetime.fromisoformat(status.since) if status.since else datetime.min.replace(tzinfo=UTC)
     try:
         launches = launches_of(store, status.run)
         if status.state == "stale" and not launches:
             return True  # its machine may only be cut off
         live = [each for each in launches if not each.failed and each.over_at > now]
-        return any(
-            datetime.fromisoformat(record.launched_at) > ended
-            or (status.state not in OVER and not ended_in_store(record, store))
-            for record in live
-        )
+        ended_at = _ended_at(store, status.run) if status.state in OVER else 0.0
+        return any(recorded_at(store, record) > ended_at and not ended_in_store(record, store) for record in live)
     except DamagedRecord:
         return True  # as far as anyone can tell
+
+
+def _ended_at(store: Store, run: str) -> float:
+    """Return when the outcome of the run's last attempt was written, by the store's clock; 0.0 without one."""
+    numbers = attempt_numbers(store, run)
+    stat = store.stat(outcome_key(run, numbers[-1])) if numbers else None
+    return stat.modified if stat is not None else 0.0
 
 
 def old_logs(config: Config, active: dict[str, bool]) -> Iterable[OldLogs]:

@@ -13,6 +13,7 @@ from ..jobs import generation_key, list_meeting
 from ..planning import EC2, Budget, Plan, load_catalog
 from ..runs import (
     LaunchRecord,
+    ended_key,
     is_superseded,
     launch_starts,
     preceding_launches,
@@ -175,8 +176,8 @@ def _is_live(session: AwsSession, record: LaunchRecord) -> bool | None:
 
 
 def ended_in_store(record: LaunchRecord, store: Store) -> bool:
-    """Return whether people have ended the launch, or its hosts have recorded that the run is over."""
-    if store.exists(stopped_key(record)):
+    """Return whether people have ended the launch, it could not go on, or its hosts have recorded that the run is over."""
+    if store.exists(stopped_key(record)) or store.exists(ended_key(record)):
         return True
     meeting = list_meeting(store, record.run)
     if not meeting.last_over:

@@ -147,10 +147,14 @@ def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) ->
     def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
         try:
             stopped = stop(config, run, wait_seconds, reporter)
-        except BaseException:
-            if machines:
+        except BaseException as error:
+            if not machines:
+                raise
+            if not force or not isinstance(error, SkytrainError):
                 reporter.note(f"nothing was ended: {_named(machines)} may run on\n  end them: {_command(run)} --force")
-            raise
+                raise
+            tell(f"warning: {error_text(error)}\n  ending its machines although it could not be asked to save")
+            stopped = StoppedRun(run=run, state=UNKNOWN, asked=True, step=0, total_steps=0, checkpoint_step=None)
         waits = stopped.may_be_saving and not force
         left: list[CloudResource] = []
         if session is not None and not waits:
@@ -388,6 +392,8 @@ def describe_stop(stopped: StoppedRun) -> str:
     """Describe in one line what became of the run."""
     reached = f"step {stopped.step}/{stopped.total_steps}"
     kept = "no checkpoint yet" if stopped.checkpoint_step is None else f"checkpoint at step {stopped.checkpoint_step}"
+    if stopped.state == UNKNOWN:
+        return f"{stopped.run}: it could not be asked to save; what it had saved before is kept"
     if stopped.state == LAUNCHED:
         return f"{stopped.run}: it had not begun to train"
     if stopped.state == FINISHING:

@@ -17,7 +17,7 @@ from ...aws import AwsSession, Call
 from ...runs import HostSpends, LaunchRecord, billed_machines, largest_counts, write_billed
 from ...storage import Store
 from .history import GROUP_TAG, ended_at, group_history
-from .replacement import ENDED
+from .replacement import DEAD
 
 BILLED_SECONDS = 60.0  # of every machine at least
 FORGOTTEN_SECONDS = 3600.0  # after which EC2 may not describe an ended instance any more
@@ -49,7 +49,7 @@ def count_machines(session: AwsSession, store: Store, record: LaunchRecord, *, r
         if group in prices and ended is not None and name not in billed:
             lived = max(BILLED_SECONDS, (ended - instance["LaunchTime"].astimezone(UTC)).total_seconds())
             write_billed(store, record.run, name, lived, lived * prices[group] / 3600)
-        if group not in prices or (instance["State"]["Name"] not in ENDED and not running):
+        if group not in prices or (instance["State"]["Name"] not in DEAD and not running):
             continue
         if name in keys and ended is None:
             continue  # what machines record themselves reaches beyond their next record

@@ -6,6 +6,7 @@ and its console has its last lines.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,10 +18,11 @@ from ...config import format_seconds, plural
 from ...runs import LaunchRecord, launch_folder
 from ...storage import Store, StoreError
 from .boot import ENDS
-from .replacement import ENDED, StartedMachine, read_history, since_proof
+from .replacement import DEAD, StartedMachine, read_history, since_proof
 
 GROUP_TAG = "aws:autoscaling:groupName"
 ENDED_AT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
+ACTIVITIES = 1000  # the newest of a group that are read; AWS has six weeks of them
 CONSOLE_LINES = 3
 CONSOLE_LINE = 120  # characters
 CONSOLES = 2  # machines whose console is read: AWS allows few of these requests
@@ -35,9 +37,11 @@ def described(session: AwsSession, groups: list[str]) -> Iterator[Mapping[str, A
 
 def group_history(session: AwsSession, group: str) -> list[StartedMachine]:
     """Return the machines that a group has started; AWS keeps the history of a group for six weeks, also a deleted one's."""
-    asked = {"AutoScalingGroupName": group, "MaxRecords": 100, "IncludeDeletedGroups": True}
-    answer = session.perform(Call("autoscaling", "DescribeScalingActivities", asked))
-    return read_history(answer.get("Activities", []))
+    asked = Call(
+        "autoscaling", "DescribeScalingActivities", {"AutoScalingGroupName": group, "IncludeDeletedGroups": True}
+    )
+    # A group without capacity fails every few minutes for days: those activities hide the machines on later pages.
+    return read_history(itertools.islice(session.items(asked, "Activities"), ACTIVITIES))
 
 
 def started_machines(session: AwsSession, record: LaunchRecord) -> list[StartedMachine]:
@@ -59,7 +63,7 @@ def why_ended(session: AwsSession, store: Store, record: LaunchRecord, *, consol
     started = {machine.instance: machine.at for machine in started_machines(session, record)}
     lives: dict[str, float | None] = {}
     for one in described(session, [group.name for group in record.groups]):
-        if one["InstanceId"] in started and one["State"]["Name"] in ENDED:
+        if one["InstanceId"] in started and one["State"]["Name"] in DEAD:
             end = ended_at(one)
             lives[one["InstanceId"]] = (end - one["LaunchTime"]).total_seconds() if end else None
     if not lives:

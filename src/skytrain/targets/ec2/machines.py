@@ -281,25 +281,30 @@ class Ec2Machines:
                     return group, str(found["LifecycleState"])
         return None, ""
 
-    def end_run(self, exit_code: int) -> None:
-        """Start the launch that waits for this one if all went well, else remove the groups of all that wait."""
+    def end_run(self, exit_code: int) -> bool:
+        """Start the launch that waits for this one if all went well, else remove the groups of all that wait.
+
+        False if the launch could not be started, and must be asked for again.
+        """
         waiting = following_launches(self._store, self._record)
         if not waiting:
-            return
+            return True
         following = waiting[0]
         done = following.failed or self._store.exists(started_key(following))  # by another host, or withdrawn
         if done or is_superseded(self._store, following):
-            return
+            return True
         if exit_code == 0:
             self._tell(f"{self._record.run} ended well: starting {following.run}")
-            self._perform(set_size(following.groups[0], following.groups[0].nodes))
+            if not self._perform(set_size(following.groups[0], following.groups[0].nodes)):
+                return False
             self._store.write(started_key(following), b"{}")
-            return
+            return True
         for each in waiting:
             self._tell(f"{self._record.run} ended with exit code {exit_code}: {each.run} is not started")
             for call in removal_calls(each):
                 self._perform(call)
             mark_failed(self._store, each)
+        return True
 
     def count_ended(self) -> None:
         """Count machines that ended before they could record their own cost. A failure is told, not raised."""

@@ -25,7 +25,8 @@ HOOK = "skytrain-proof"
 HOOK_SECONDS = 7200  # the longest that Auto Scaling allows without a heartbeat
 GRANTS = 3  # replacements of unproven machines until the next proof
 UNPROVEN = "Pending"  # how the lifecycle states of machines that are not proven begin
-ENDED = frozenset({"shutting-down", "terminated"})
+# EC2 stops machines of failing hardware; one that waits for its proof would keep its place, and nobody starts it again.
+DEAD = frozenset({"shutting-down", "terminated", "stopping", "stopped"})
 LAUNCHING = re.compile(r"Launching a new EC2 instance: (i-\w+)")
 
 
@@ -138,6 +139,6 @@ def read_slots(
     slots = []
     for member in members:
         name = member["InstanceId"]
-        dead = states[name] in ENDED if name in states else name in missing_before
+        dead = states[name] in DEAD if name in states else name in missing_before
         slots.append(GroupSlot(name, not member["LifecycleState"].startswith(UNPROVEN), dead))
     return tuple(slots)

@@ -255,8 +255,8 @@ class SlurmMachines:
         self._node = node
         self._tell = tell
 
-    def end_run(self, exit_code: int) -> None:
-        return
+    def end_run(self, exit_code: int) -> bool:
+        return True
 
     def set_desired(self, count: int) -> bool:
         """Mark the run as over: the batch script then does not requeue the job."""
