@@ -83,6 +83,16 @@ COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
     "status cloud=sagemaker": JOB_READS,
     "logs cloud=sagemaker": (*JOB_READS, "logs:FilterLogEvents"),
     "stop cloud=sagemaker": (*JOB_READS, "sagemaker:StopTrainingJob", "s3:PutObject", "kms:GenerateDataKey"),
+    "image mirror": (
+        "sts:GetCallerIdentity",
+        "ecr:GetAuthorizationToken",
+        "ecr:BatchCheckLayerAvailability",
+        "ecr:BatchGetImage",
+        "ecr:InitiateLayerUpload",
+        "ecr:UploadLayerPart",
+        "ecr:CompleteLayerUpload",
+        "ecr:PutImage",
+    ),
     "image push": (
         "sts:GetCallerIdentity",
         "ecr:GetAuthorizationToken",

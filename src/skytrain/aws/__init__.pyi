@@ -14,12 +14,14 @@ from .docker_engine import (
 from .errors import QUOTA_PAGE as QUOTA_PAGE, CloudError as CloudError, cloud_errors as cloud_errors
 from .image_lock import (
     LockedImage as LockedImage,
+    read_chart_image as read_chart_image,
     read_lock as read_lock,
     render_manifests as render_manifests,
     resolve_lock as resolve_lock,
+    write_chart_image as write_chart_image,
     write_lock as write_lock,
 )
-from .machine_images import PLAIN_PYTHON as PLAIN_PYTHON, MachineImage as MachineImage, find_image as find_image
+from .machine_images import MachineImage as MachineImage, find_image as find_image, image_parameter as image_parameter
 from .market import (
     offered_zones as offered_zones,
     quoted as quoted,
@@ -47,7 +49,13 @@ from .preview import (
     preview_container as preview_container,
     preview_image as preview_image,
 )
-from .registry import tag_digest as tag_digest
+from .registry import (
+    RegistryImage as RegistryImage,
+    RegistryRepository as RegistryRepository,
+    copy_image as copy_image,
+    find_registry_image as find_registry_image,
+    tag_digest as tag_digest,
+)
 from .removal import (
     ANSWERING as ANSWERING,
     WAITING as WAITING,

@@ -65,6 +65,27 @@ def write_lock(path: Path, images: list[LockedImage]) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
+CHART_IMAGE = re.compile(
+    r"(?P<before>^controller:\n  image:\n)    repository: (?P<repository>\S+)\n    tag: (?P<tag>\S+)\n"
+    r"    digest: (?P<digest>sha256:[0-9a-f]{64})\n",
+    re.MULTILINE,
+)
+
+
+def read_chart_image(path: Path) -> LockedImage:
+    """Return the image in the values of Karpenter's chart, which Helm installs before anything else."""
+    match = CHART_IMAGE.search(path.read_text()) if path.is_file() else None
+    if match is None:
+        raise SkytrainError(f"{path}: no controller.image with repository, tag and digest\n  give --values FILE")
+    return LockedImage("karpenter", match["repository"], match["tag"], match["digest"])
+
+
+def write_chart_image(path: Path, image: LockedImage) -> None:
+    """Replace the image in the values of Karpenter's chart, and leave everything else."""
+    lines = f"    repository: {image.repository}\n    tag: {image.tag}\n    digest: {image.digest}\n"
+    path.write_text(CHART_IMAGE.sub(lambda match: match["before"] + lines, path.read_text()))
+
+
 def _text(value: object) -> str | None:
     return None if value is None else str(value)
 

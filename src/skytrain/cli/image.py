@@ -116,6 +116,7 @@ def sbom(overrides: Overrides = None, config_dir: ConfigDirs = None, bundle: Bun
     print(json.dumps(found, indent=1))
 
 
+VALUES = Path("infra", "kubernetes", "karpenter", "values.yaml")
 LOCK = Path("infra", "kubernetes", "components", "images", "kustomization.yaml")
 Lock = Annotated[Path, typer.Option("--lock", metavar="FILE", help="The list of images.")]
 Set = Annotated[
@@ -153,3 +154,52 @@ def resolve(lock: Lock = LOCK, to_set: Set = None, offline: Offline = False, as_
         raise SkytrainError(
             f"no digest: {', '.join(missing)}\n  ours comes from `skytrain image push`: --set skytrain=IMAGE@sha256:..."
         )
+
+
+Values = Annotated[Path, typer.Option("--values", metavar="FILE", help="The values of Karpenter's chart.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be copied, and copy nothing.")]
+
+
+@app.command()
+def mirror(
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+    lock: Lock = LOCK,
+    values: Values = VALUES,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+) -> None:
+    """Copy all images that a cluster needs into the project's repository of ECR.
+
+    For closed networks, whose nodes reach no public registry. Images are those of the list (`skytrain image resolve`) and
+    Karpenter's, copied by digest for linux/amd64 with every byte checked, without docker. The list and the values of the
+    chart then name the copies. It runs where both the registries and ECR can be reached. ECR charges for storage.
+
+    \b
+    Examples:
+      skytrain image mirror cloud=aws --dry-run
+      skytrain image mirror cloud=aws
+    """
+    from ..aws import RegistryRepository, image_repository, open_session, registry_password
+    from ..config import format_bytes
+    from ..pipelines.image import find_mirrored, mirror as pipeline
+    from ..planning import unit_prices
+    from ..report import text_table
+    from .console import reporter
+
+    config = compose_cloud(overrides, config_dir).config
+    repository = image_repository(config.cloud)
+    found = find_mirrored(lock, values, RegistryRepository(repository.url))
+    rows = [[one.locked.name, one.locked.repository, one.image.digest, format_bytes(one.bytes)] for one in found]
+    print(text_table([("image", "from", "digest", "size"), *rows]))
+    total = sum(one.bytes for one in found)
+    month = unit_prices()["ecr"].usd * total / 1e9
+    typer.echo(f"{len(found)} images, {format_bytes(total)}: ${month:.2f} per month in {repository.url}", err=True)
+    if dry_run or not found:
+        return
+    session = open_session(repository.region, config.cloud.account)
+    confirm(session, f"Copy them to {repository.url}?", 0.0, yes)
+    target = RegistryRepository(repository.url, registry_password(session, repository))
+    with reporter() as console:
+        pipeline(found, lock, values, target, console)
+    typer.echo("Next: skytrain cloud manifests OVERLAY; Karpenter: helm upgrade with the same values", err=True)

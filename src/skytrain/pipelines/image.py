@@ -1,4 +1,4 @@
-"""Image: build the training image, push it and record its digest in the store; pin the images of Kubernetes."""
+"""Image: build the training image, push it and record its digest in the store; pin and mirror the images of Kubernetes."""
 
 from __future__ import annotations
 
@@ -15,25 +15,33 @@ from ..aws import (
     ImageRepository,
     LockedImage,
     PushedImage,
+    RegistryImage,
+    RegistryRepository,
     build_image,
     check_docker,
+    copy_image,
     digest_of,
+    find_registry_image,
     image_repository,
     push_image,
+    read_chart_image,
     read_lock,
     record_image,
     registry_password,
     resolve_image,
     resolve_lock,
     tag_digest,
+    write_chart_image,
     write_lock,
 )
-from ..config import Config, SkytrainError
+from ..config import Config, SkytrainError, format_bytes
 from ..planning import timestamp
+from ..runs import Reporter
 from ..storage import open_store
 
 DOCKERFILE = Path("docker", "Dockerfile")
 COPIED = ("pyproject.toml", "constraints.txt", "README.md", "LICENSE", "src", "docker", ".dockerignore")
+KARPENTER = "karpenter"  # name of the image of Karpenter's chart
 LOCAL = "skytrain"  # name of an image that is only built
 
 
@@ -119,6 +127,61 @@ def resolve(
     if resolved != locked:
         write_lock(lock, resolved)
     return resolved
+
+
+@dataclass(frozen=True)
+class MirroredImage:
+    """An image of a cluster that a mirror lacks, as its registry has it."""
+
+    locked: LockedImage
+    image: RegistryImage
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.image.blobs.values())
+
+    def at(self, target: RegistryRepository) -> LockedImage:
+        """Return its entry in the list when the mirror has it. Its tag says what it is, and is never moved."""
+        digest = self.image.digest
+        tag = f"{self.locked.name}-{self.locked.tag or 'by-digest'}-{digest.removeprefix('sha256:')[:12]}"
+        return LockedImage(self.locked.name, target.repository, tag, digest)
+
+
+def find_mirrored(lock: Path, values: Path, target: RegistryRepository) -> list[MirroredImage]:
+    """Ask the registries for all images that a cluster needs and the mirror is not named for. Nothing is copied."""
+    images = [*read_lock(lock), read_chart_image(values)]
+    registry = target.repository.partition("/")[0]
+    others = [image for image in images if image.repository.partition("/")[0] != registry]
+    if missing := [image.name for image in others if image.digest is None]:
+        raise SkytrainError(
+            f"no digest: {', '.join(missing)}\n  ask the registries: skytrain image resolve; ours comes from "
+            "`skytrain image push`: skytrain image resolve --set skytrain=IMAGE@sha256:..."
+        )
+    return [
+        MirroredImage(image, find_registry_image(RegistryRepository(image.repository), str(image.digest)))
+        for image in others
+    ]
+
+
+def mirror(
+    images: Sequence[MirroredImage], lock: Path, values: Path, target: RegistryRepository, reporter: Reporter
+) -> list[LockedImage]:
+    """Copy the images, and let the list and the chart's values name the copies; one after the other.
+
+    What was copied before a failure stays, and the same command copies the rest.
+    """
+    done = []
+    for number, one in enumerate(images):
+        reporter.progress("mirror", number, len(images), f"{one.locked.name}, {format_bytes(one.bytes)}")
+        copied = one.at(target)
+        copy_image(one.image, target, str(copied.tag))
+        if one.locked.name == KARPENTER:
+            write_chart_image(values, copied)
+        else:
+            listed = read_lock(lock)
+            write_lock(lock, [copied if each.name == copied.name else each for each in listed])
+        done.append(copied)
+    return done
 
 
 def _build(source: ImageSource, base: str, name: str) -> None:
