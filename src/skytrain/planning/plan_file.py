@@ -139,6 +139,7 @@ class Plan:
     config: dict[str, Any]
     words: list[str]  # what the user gave: key=value
     job: JobKind = "train"
+    image: str | None = None  # line of machine images that serves all offers on EC2; None: planned by an older version
 
     @property
     def choice(self) -> PlannedOffer:

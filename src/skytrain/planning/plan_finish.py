@@ -11,6 +11,7 @@ from ..config import Config, SkytrainError, format_bytes, source_hash
 from .catalog import MARKETS, InstanceType, Price
 from .costs import BOOT_SECONDS, GP3_GB, GP3_USD_PER_GB_MONTH, INTERRUPTIONS_PER_HOUR, s3_seconds, tokens_of_tasks
 from .flops import decoder_flops_per_token, decoder_size
+from .images import planned_image
 from .memory import checkpoint_bytes, planned_precision, usable_bytes
 from .plan_file import FORMAT, CostForecast, Plan, PlannedCode, PlannedData, PlannedOffer, QuotaNeed, timestamp
 from .plan_making import EXPIRES_HOURS, JobMaterial, bid_for
@@ -108,6 +109,7 @@ def finish_plan(work: FinishWork, material: JobMaterial, families: tuple[str, ..
         config=dict(material.values),
         words=list(material.overrides),
         job="finish",
+        image=planned_image(chosen),
     )
 
 

@@ -12,6 +12,7 @@ from .. import __version__
 from ..config import source_hash
 from .catalog import Catalog, Price
 from .costs import ASSUMPTIONS, GP3_GB
+from .images import planned_image
 from .memory import path_of
 from .mesh import DIMENSIONS, overrides
 from .offers import Offer, PlanRequest
@@ -83,6 +84,7 @@ def make_plan(offers: Sequence[Offer], why: str, material: PlanMaterial) -> Plan
         assumptions=dict(ASSUMPTIONS),
         config=dict(values),
         words=list(material.overrides),
+        image=planned_image(planned),
     )
 
 

@@ -11,6 +11,7 @@ from .. import __version__
 from ..config import SkytrainError, format_bytes, source_hash
 from .catalog import MARKETS, Catalog, InstanceType, Price
 from .costs import BOOT_SECONDS, GP3_GB, GP3_USD_PER_GB_MONTH, INTERRUPTIONS_PER_HOUR, s3_seconds
+from .images import planned_image
 from .offers import PlanRequest
 from .plan_file import FORMAT, CostForecast, Plan, PlannedCode, PlannedData, PlannedOffer, QuotaNeed, timestamp
 from .plan_making import EXPIRES_HOURS, FALLBACKS, JobMaterial, bid_for
@@ -88,6 +89,7 @@ def prepare_plan(work: PrepareWork, material: JobMaterial) -> Plan:
         config=dict(values),
         words=list(material.overrides),
         job="prepare",
+        image=planned_image(chosen),
     )
 
 

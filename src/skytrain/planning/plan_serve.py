@@ -10,6 +10,7 @@ from .. import __version__
 from ..config import SkytrainError, source_hash
 from .catalog import InstanceType, Price
 from .costs import GP3_GB, GP3_USD_PER_GB_MONTH
+from .images import planned_image
 from .memory import usable_bytes
 from .plan_file import FORMAT, CostForecast, Plan, PlannedCode, PlannedData, PlannedOffer, QuotaNeed, timestamp
 from .plan_making import EXPIRES_HOURS, FALLBACKS, JobMaterial, bid_for
@@ -70,6 +71,7 @@ def serve_plan(work: ServeWork, material: JobMaterial) -> Plan:
         config=dict(values),
         words=list(material.overrides),
         job="serve",
+        image=planned_image(offers[: FALLBACKS + 1]),
     )
 
 

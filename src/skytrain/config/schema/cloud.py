@@ -58,8 +58,10 @@ class CloudConfig:
         "A target of your own: the path of its class.",
     )
     patience: Seconds = setting(EXECUTION, "Wait for machines of an offer before the plan's next offer is tried.")
-    python: str = setting(EXECUTION, "Python of the machine image, whose torch is used.")
-    python_version: str = setting(EXECUTION, "Version of that Python, for which packages are collected.")
+    python: str | None = setting(EXECUTION, "Python of the machine image, whose torch is used; null: AWS's own.")
+    python_version: str | None = setting(
+        EXECUTION, "Version of that Python, for which packages are collected; null: that of the image."
+    )
     packages: list[str] = setting(EXECUTION, "Further packages that machines install, for plug-in classes.")
     secrets: dict[str, str] = setting(
         EXECUTION,

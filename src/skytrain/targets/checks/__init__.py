@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable
 from ...aws import CloudError
 from . import account, machine, network, offer, quota, store
 from .check import Check, Failed, Finding, Group, NotChecked, Preflight, run_checks
+from .offer import planned_lines
 
-__all__ = ["CHECKS", "Check", "Failed", "Finding", "NotChecked", "Preflight", "account_checks", "require", "run_checks"]
+__all__ = [
+    "CHECKS", "Check", "Failed", "Finding", "NotChecked", "Preflight", "account_checks", "planned_lines", "require", "run_checks",
+]  # fmt: skip
 
 MACHINE: Group = "this machine"
 AWS: Group = "AWS"
@@ -66,7 +69,7 @@ CHECKS: tuple[Check, ...] = (
         offer.image,
         AWS,
         needs=KNOWN,
-        actions=("ssm:GetParametersByPath", "ssm:GetParameter", "ec2:DescribeImages"),
+        actions=("ssm:GetParametersByPath", "ec2:DescribeImages"),
     ),
     Check("subnets", network.subnets, AWS, needs=KNOWN, actions=("ec2:DescribeSubnets",)),
     Check("route to S3", network.route_to_s3, AWS, needs=("subnets",), actions=("ec2:DescribeRouteTables",)),

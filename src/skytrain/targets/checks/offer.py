@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ...aws import Call, CloudError, Tags, block_options, find_block, find_image, offered_zones, spot_prices
+from ...planning import IMAGE_LINES, ImageLine, Plan, image_line, lines_for
 from .check import Failed, NotChecked, Preflight
 
 MOST_ZONES_SHOWN = 6
@@ -85,13 +87,24 @@ LINK = "https://docs.aws.amazon.com/dlami/latest/devguide/find-dlami-id.html"
 
 
 def image(preflight: Preflight) -> str:
-    gpu = preflight.plan is None or preflight.plan.choice.gpus_per_node > 0
-    chosen = find_image(preflight.session, gpu=gpu)
+    chosen = find_image(preflight.session, planned_lines(preflight.plan))
     described = preflight.session.perform(Call("ec2", "DescribeImages", {"ImageIds": [chosen.id]}))["Images"]
     if not described or described[0].get("State", "available") != "available":
-        raise Failed(f"{chosen.id}, which {chosen.parameter} names, is not available", "try again later", link=LINK)
+        raise Failed(f"{chosen.id}, the newest of {chosen.line.name}, is not available", "try again later", link=LINK)
     preflight.image = chosen
-    return f"{chosen.id} ({described[0].get('Name', 'no name')})"
+    cloud = preflight.config.cloud
+    python = f"Python {cloud.python_version or chosen.line.python_version} in {cloud.python or chosen.line.python}"
+    return f"{chosen.id} ({described[0].get('Name', 'no name')}), {chosen.line.system}, {python}"
+
+
+def planned_lines(plan: Plan | None) -> Sequence[ImageLine]:
+    """Return the lines of images that may be used: the one that the plan has pinned, or any for GPUs without a plan."""
+    if plan is None:
+        return IMAGE_LINES
+    if plan.image is not None:
+        return [image_line(plan.image)]
+    gpu = any(offer.gpus_per_node for offer in plan.offers)
+    return lines_for((offer.instance_type for offer in plan.offers), gpu=gpu)
 
 
 ALLOWED = "DryRunOperation"

@@ -69,7 +69,7 @@ report() {{ # the cause, to the console and to the store; nothing replaces a mac
 trap '[ $? = 0 ] || report' EXIT
 # AWS starts others when it has waited two hours for dead machines. It stops when too many came without a committed step.
 # shellcheck disable=SC2016 # the query has backquotes
-started=$(aws autoscaling describe-scaling-activities --auto-scaling-group-name {group} --max-items=100 --output=text \
+started=$(aws autoscaling describe-scaling-activities --auto-scaling-group-name {group} --max-items=1000 --output=text \
   --query='Activities[?starts_with(Description, `Launching a new EC2 instance: `)].[StatusCode,StartTime,EndTime]' |
   awk '$1 == "Successful" && $3 > proof {{ proof = $3 }} {{ at[NR] = $2 }}
     END {{ for (i in at) if (at[i] > proof) count++; print count + 0 }}') || started=0
@@ -99,6 +99,9 @@ count() {{ # what this machine costs, until its agent counts it
   done
 }}
 count & counting=$!
+doing='run Python {python_version} as '{python}': the packages are for that version, and image {image} has '
+doing+=$({python} -c 'import platform; print(platform.python_version())' 2>&1 | tail -n 1)
+{python} -c 'import sys; sys.exit("%d.%d" % sys.version_info[:2] != "{python_version}")'
 doing='make its Python environment'
 cache=/var/cache/skytrain; mountpoint -q /opt/dlami/nvme && cache=/opt/dlami/nvme/skytrain
 id {user} &> /dev/null || useradd --system --user-group --home-dir /var/lib/skytrain --shell /usr/sbin/nologin {user}
@@ -195,6 +198,8 @@ class BootScript:
     config_sha256: str
     failures: str  # s3:// URL of the folder for logs of failed boots
     python: str  # of the image
+    python_version: str  # for which the bundle's packages are
+    image: str  # id
     command: tuple[str, ...]  # of skytrain: node ...
     most_machines: int  # that may start without a committed step; the next one sets the group to zero
     meeting: str  # s3:// URL of the folder in which the run's machines meet
@@ -214,6 +219,8 @@ class BootScript:
             config=shlex.quote(self.config),
             config_sha256=self.config_sha256,
             python=shlex.quote(self.python),
+            python_version=self.python_version,
+            image=self.image,
             unpack=shlex.quote(UNPACK),
             failures=shlex.quote(self.failures),
             environment=(SHARED if self.image_packages else PLAIN).format(python=shlex.quote(self.python)),

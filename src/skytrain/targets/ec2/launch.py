@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ...aws import (
-    PLAIN_PYTHON,
     AwsSession,
     Call,
     MachineImage,
@@ -62,7 +61,7 @@ from ...runs import (
 from ...storage import Store, open_store
 from ...tuning import Schedule, plan_sweep, sweep_name
 from ..bundle import UNKNOWN_SHA256, Bundle, BundleContents, bundle_of, packed, sums_sha256, upload_bundle
-from ..checks import Finding, Preflight, account_checks, require
+from ..checks import Finding, Preflight, account_checks, planned_lines, require
 from ..jobs import group_name, job_config, job_extras, job_name, launch_record, machine_run, node_command
 from ..lifecycle import (
     Advance,
@@ -174,7 +173,7 @@ def _checked(job: PlannedJob, preflight: Preflight, tell: Callable[[Finding], No
     check_same(job.composed, job.plan)
     preflight = replace(preflight, config=job_config(job.composed.config, job.plan.job))
     if preflight.preview:
-        return replace(preflight, image=preview_image(gpu=job.plan.choice.gpus_per_node > 0))
+        return replace(preflight, image=preview_image(planned_lines(job.plan)[0]))
     require(account_checks(), preflight, tell)
     return preflight
 
@@ -216,10 +215,10 @@ def _assembled(
         current = quoted(plan, session, zones, now)
     if kind in ("train", "prepare", "finish"):  # an endpoint is rented for hours, and a sweep has a ledger
         current = _within_budget(current, config, store, run, waits_seconds)
-    has = {"torch": image.torch_version} if image.torch_version else {}
-    python = ImagePython(config.cloud.python_version, PLATFORMS, has)
+    has = {"torch": image.line.torch_version} if image.line.torch_version else {}
+    python = ImagePython(_python_version(config, image), PLATFORMS, has)
     if kind == "serve":  # vLLM pins its own torch and much else: neither the image's nor the versions here fit it
-        python = ImagePython(config.cloud.python_version, UBUNTU_PLATFORMS, {}, keeps_versions=False)
+        python = ImagePython(_python_version(config, image), UBUNTU_PLATFORMS, {}, keeps_versions=False)
     targets = tuple(plugin_targets(job.composed.values))
     packages = tuple(config.cloud.packages)
     contents = BundleContents(job_extras(config, kind), targets, packages, python)
@@ -360,8 +359,10 @@ def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineIma
         config=store.url(f"{inputs_folder(draft.run, record.id)}/{CONFIG}"),
         config_sha256=UNKNOWN_SHA256,
         failures=f"{folder}/boot-failures",
-        python=config.cloud.python if image.torch_version else PLAIN_PYTHON,
-        image_packages=image.torch_version is not None and draft.plan.job != "serve",
+        python=(config.cloud.python if image.line.torch_version else None) or image.line.python,
+        python_version=_python_version(config, image),
+        image=image.id,
+        image_packages=image.line.torch_version is not None and draft.plan.job != "serve",
         command=command,
         most_machines=most_machines(offer.nodes),
         meeting=store.url(f"runs/{draft.run}/meeting"),
@@ -383,6 +384,10 @@ def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineIma
         cloud=config.cloud,
         launched_at=at,
     )
+
+
+def _python_version(config: Config, image: MachineImage) -> str:
+    return config.cloud.python_version or image.line.python_version
 
 
 def smoke_job(job: PlannedJob, tokens: str, compose: Callable[[Sequence[str]], Composed]) -> PlannedJob:
