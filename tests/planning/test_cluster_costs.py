@@ -47,6 +47,9 @@ def test_idle_and_busy_are_sums_of_named_parts(catalog: Catalog) -> None:
         2 * (21.957642 + 200 * 0.08 / 730), rel=1e-4
     )
     assert all(line.price_date for line in (*costs.idle, *costs.busy, *costs.savings))
+    assert costs.usd_per_month(0) == pytest.approx(730 * costs.idle_usd_per_hour)
+    assert costs.usd_per_month(730) == pytest.approx(730 * costs.busy_usd_per_hour)
+    assert costs.usd_per_month(40) == pytest.approx(690 * costs.idle_usd_per_hour + 40 * costs.busy_usd_per_hour)
 
 
 def test_a_closed_network_pays_endpoints_instead_of_the_nat_gateway(catalog: Catalog) -> None:

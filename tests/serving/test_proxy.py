@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import re
 import socket
 import ssl
 import subprocess
@@ -27,6 +29,7 @@ from skytrain.serving import (
     ServeRefused,
     check_port,
     find_nginx,
+    given_certificate,
     make_certificate,
 )
 from skytrain.serving.proxy import POD_PROXY
@@ -269,3 +272,26 @@ def listening(pid: int) -> list[int]:
         if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
             ports.append(int(fields[1].rpartition(":")[2], 16))
     return ports
+
+
+def test_the_pages_curl_commands_reach_an_endpoint_behind_tls(nginx: str, upstream: int, tmp_path: Path) -> None:
+    """With the certificate that the page makes: through a forwarded port, and by the load balancer's name."""
+    page = (Path(__file__).parents[2] / "docs/eks.md").read_text()
+    made = re.search(r"    (openssl req [^\n]*/CN=vllm \\\n[^\n]*)\n", page)
+    asked = re.findall(r"^    (curl --cacert .*)$", page, re.MULTILINE)
+    assert made is not None and len(asked) == 3 and any("--connect-to" in each for each in asked)
+    subprocess.run(made[1], shell=True, cwd=tmp_path, check=True, capture_output=True)
+    port = check_port("127.0.0.1", 0)
+    tls = given_certificate(tmp_path / "tls.crt", tmp_path / "tls.key")
+    proxy = Proxy(nginx, ProxySettings(f"127.0.0.1:{port}", upstream, str(tmp_path / "nginx"), tls), tmp_path / "log")
+    proxy.start()
+    try:
+        proxy.wait_until_it_listens("127.0.0.1", port)
+        for words in asked:
+            command = words.replace("localhost:8443", f"localhost:{port}").replace("$HOST:443", f"localhost:{port}")
+            done = subprocess.run(
+                command, shell=True, cwd=tmp_path, env={**os.environ, "KEY": KEY}, capture_output=True
+            )
+            assert json.loads(done.stdout)["path"].startswith("/v1/"), (command, done.stderr)
+    finally:
+        proxy.stop()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .catalog import Catalog, Market
-from .price_list import UnitPrice, unit_prices
+from .price_list import HOURS_PER_MONTH, UnitPrice, unit_prices
 
 SYSTEM_TYPE = "m7i.large"
 SYSTEM_NODES = 2
@@ -56,6 +56,11 @@ class ClusterCosts:
     @property
     def busy_usd_per_hour(self) -> float:
         return self.idle_usd_per_hour + sum(line.usd_per_hour for line in self.busy)
+
+    def usd_per_month(self, busy_hours: float) -> float:
+        """Return the bill of a month in which runs are active for so many hours."""
+        added = self.busy_usd_per_hour - self.idle_usd_per_hour
+        return self.idle_usd_per_hour * HOURS_PER_MONTH + added * busy_hours
 
 
 def price_cluster(catalog: Catalog, machines: ClusterMachines, closed_network: bool = False) -> ClusterCosts:

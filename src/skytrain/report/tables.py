@@ -47,6 +47,7 @@ from ..tuning import Observation, SweepStatus
 from .terminal import metric_curve
 
 T = TypeVar("T")
+MONTHLY_HOURS = (40, 160)  # of runs, for which the bill of a cluster is shown
 
 
 def text_table(rows: Sequence[Sequence[str]], *, left: frozenset[int] | None = None) -> str:
@@ -350,7 +351,7 @@ def sheet_table(sheet: CostSheet) -> str:
 def cluster_table(costs: ClusterCosts) -> str:
     """Return the bill as text: what an idle cluster costs, what a run adds, what lowers it."""
     rows = [*map(_cost_line, costs.idle), ["idle cluster", f"{costs.idle_usd_per_hour:.2f}", "", _monthly_text(costs)]]
-    rows += [*map(_cost_line, costs.busy), ["busy cluster", f"{costs.busy_usd_per_hour:.2f}", "", ""]]
+    rows += [*map(_cost_line, costs.busy), ["busy cluster", f"{costs.busy_usd_per_hour:.2f}", "", _hours_text(costs)]]
     rows += [[f"saves: {line.name}", f"-{line.usd_per_hour:.2f}", line.price_date, line.note] for line in costs.savings]
     return text_table([("cluster", "$/h", "price of", "what"), *rows], left=frozenset({0, 2, 3}))
 
@@ -360,7 +361,12 @@ def _cost_line(line: CostLine) -> list[str]:
 
 
 def _monthly_text(costs: ClusterCosts) -> str:
-    return f"${costs.idle_usd_per_hour * HOURS_PER_MONTH:,.0f} a month before any run"
+    return f"${costs.usd_per_month(0):,.0f} a month before any run"
+
+
+def _hours_text(costs: ClusterCosts) -> str:
+    by_hours = ", ".join(f"${costs.usd_per_month(hours):,.0f} with {hours} h of runs" for hours in MONTHLY_HOURS)
+    return f"a month: {by_hours}, ${costs.usd_per_month(HOURS_PER_MONTH):,.0f} without a pause"
 
 
 def corpus_table(offers: Sequence[PreparationOption]) -> str:
