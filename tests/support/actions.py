@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from skytrain.aws import KINDS
 from skytrain.targets.checks import CHECKS
+from skytrain.targets.checks.quota import QUOTA_ACTIONS
 from skytrain.targets.emr.checks import OWN as EMR
 from skytrain.targets.sagemaker.checks import OWN as SAGEMAKER
 
@@ -76,6 +77,7 @@ COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
     "launch cloud=eks": (
         "sts:GetCallerIdentity",
         "eks:DescribeCluster",
+        *QUOTA_ACTIONS,
         *STORE_READS,
         "s3:PutObject",
         "kms:GenerateDataKey",

@@ -15,6 +15,7 @@ from skytrain.planning import BASE_LINE, IMAGE_LINES, planned_image
 from skytrain.targets import Finding, Preflight, run_checks
 from skytrain.targets.checks import CHECKS
 from skytrain.targets.checks.offer import trial_call
+from skytrain.targets.eks.checks import CLUSTER_QUOTA
 from tests.support.actions import COMMAND_ACTIONS
 
 from .conftest import REGION, StubbedSession, client_error
@@ -324,3 +325,34 @@ def test_what_needs_a_failed_check_is_not_tried(ground: Ground) -> None:
     assert findings["credentials"].verdict == "failed"
     assert findings["quota"].verdict == "not checked" and "needs credentials" in findings["quota"].text
     assert REGION not in findings["region"].text
+
+
+@pytest.mark.parametrize(("held", "verdict"), [(96.0, "ok"), (95.0, "failed"), (0.0, "failed")])
+def test_the_nodes_of_a_cluster_must_fit_into_the_accounts_quota(
+    ground: Ground, stubbed: StubbedSession, held: float, verdict: str
+) -> None:
+    """What runs for the cluster may be used again; what others run may not."""
+    ec2 = ground.session.client("ec2")
+    one = {"ImageId": ground.image, "InstanceType": "g5.12xlarge", "MinCount": 1, "MaxCount": 1}
+    tags = [{"Key": "kubernetes.io/cluster/training", "Value": "owned"}]
+    ec2.run_instances(**one, TagSpecifications=[{"ResourceType": "instance", "Tags": tags}])
+    quotas(stubbed, (G_ON_DEMAND, held))
+    needs = offer("g5.12xlarge", 2, "on-demand")  # 96 vCPUs
+    preflight = ground.preflight(plan(needs))
+    eks = replace(preflight.config.cloud.eks, cluster="training")
+    preflight = replace(preflight, config=replace(preflight.config, cloud=replace(preflight.config.cloud, eks=eks)))
+    finding = next(run_checks([CLUSTER_QUOTA], preflight))
+    assert (finding.verdict, finding.exit_code) == (verdict, 4 if verdict == "failed" else 0)
+    if verdict == "failed":
+        assert "nodes would never come" in finding.text and G_ON_DEMAND in finding.fix
+
+
+def test_quotas_that_an_operator_may_not_see_do_not_stop_a_launch_on_a_cluster(
+    ground: Ground, stubbed: StubbedSession
+) -> None:
+    preflight = ground.preflight(plan(offer("g5.12xlarge", 2, "on-demand")))
+    eks = replace(preflight.config.cloud.eks, cluster="training")
+    preflight = replace(preflight, config=replace(preflight.config, cloud=replace(preflight.config.cloud, eks=eks)))
+    stubbed.stub("service-quotas").add_client_error("get_service_quota", "AccessDeniedException", "no")
+    finding = next(run_checks([CLUSTER_QUOTA], preflight))
+    assert finding.verdict == "not checked" and "may not see the account's quotas" in finding.text

@@ -105,7 +105,7 @@ def elsewhere(ground: Ground, answer: Answer) -> None:
 @pytest.mark.parametrize(
     ("damage", "exit_code", "problem"),
     [
-        (gone_image, 3, "names, is not available"),
+        (gone_image, 3, "is not available"),
         (no_route, 3, "has no route to S3"),
         (not_sold, 5, "g5.xlarge is offered in us-east-2c, and the subnets are in us-east-2a, us-east-2b"),
         (may_not_start, 11, r'policy statement {"Effect": "Allow", "Action": "ec2:RunInstances"'),

@@ -528,7 +528,7 @@ class NodeAgent:
         self._proof.finish()
         if self._over:
             self._until_done(lambda: self.machines.set_desired(0))
-            self._until_done(lambda: self.machines.end_run(self.exit_code))
+            self._until_done(lambda: self.machines.end_run(self.exit_code) is not False)
             if self._was_first_node:
                 self.machines.delete_groups()
         self.machines.terminate_me()

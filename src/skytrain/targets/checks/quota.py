@@ -22,7 +22,7 @@ QUOTA_ACTIONS = (
 def quota(preflight: Preflight) -> str:
     if preflight.offer.reservation is not None:
         raise NotChecked("machines of a capacity block do not count towards the quotas of on-demand machines")
-    return _enough(preflight, preflight.offer)
+    return check_vcpus(preflight, preflight.offer)
 
 
 def fallbacks(preflight: Preflight) -> str:
@@ -34,7 +34,7 @@ def fallbacks(preflight: Preflight) -> str:
     short = []
     for offer in preflight.plan.offers[1:]:
         try:
-            _enough(preflight, offer)
+            check_vcpus(preflight, offer)
         except (Failed, NotChecked) as problem:
             short.append(str(problem))
     if short:
@@ -42,14 +42,18 @@ def fallbacks(preflight: Preflight) -> str:
     return f"enough for all {len(preflight.plan.offers) - 1} fallbacks"
 
 
-def _enough(preflight: Preflight, offer: PlannedOffer) -> str:
+def check_vcpus(preflight: Preflight, offer: PlannedOffer, owned_by: str | None = None) -> str:
+    """Return how many vCPUs are free for an offer. Raises Failed if they are too few.
+
+    `owned_by`: machines with this tag count as free, because the offer may use them.
+    """
     session = preflight.session
     what = f"{offer.nodes} x {offer.instance_type}, {offer.market}"
     code = offer.quota.code or _code_by_name(session, offer)
     if code is None:
         raise NotChecked(f"{what}: needs {offer.quota.vcpus} vCPUs of a quota whose code is not known; look it up")
     held = held_vcpus(session, code)
-    used = used_vcpus(session, code, offer.market)
+    used = used_vcpus(session, code, offer.market, owned_by)
     if held - used < offer.quota.vcpus:
         raise Failed(
             f"{what}: needs {offer.quota.vcpus} vCPUs; quota {code} is {held}, of which {used} are in use",
@@ -72,14 +76,15 @@ def held_vcpus(session: AwsSession, code: str) -> int:
     return int(answer["Quota"]["Value"])
 
 
-def used_vcpus(session: AwsSession, code: str, market: Market) -> int:
-    """Return the vCPUs that running instances and open spot requests take from the quota."""
+def used_vcpus(session: AwsSession, code: str, market: Market, owned_by: str | None = None) -> int:
+    """Return the vCPUs that running instances, but those with the tag `owned_by`, and open spot requests take of the quota."""
     running = {"Filters": [{"Name": "instance-state-name", "Values": ["pending", "running"]}]}
     types: Counter[str] = Counter()
     for reservation in session.items(Call("ec2", "DescribeInstances", running), "Reservations"):
         for instance in reservation["Instances"]:
             lifecycle: Market = "spot" if instance.get("InstanceLifecycle") == "spot" else "on-demand"
-            if lifecycle == market:
+            owned = any(tag["Key"] == owned_by for tag in instance.get("Tags", []))
+            if lifecycle == market and not owned:
                 types[instance["InstanceType"]] += 1
     if market == "spot":
         waiting = {"Filters": [{"Name": "state", "Values": ["open"]}]}
