@@ -1,15 +1,17 @@
 """A 124M run's loss, predicted from our own runs of 9M to 40M parameters before it is run.
 
     python benchmarks/training/package_text.py TEXT                                # the text, once, on any machine
-    python benchmarks/planning/predict.py small TEXT --out predict_small.json      # on a GPU, two minutes
+    python benchmarks/planning/predict.py small TEXT --out predict_small.json      # on a GPU, a minute
     python benchmarks/planning/predict.py predict predict_small.json --out prediction.json     # anywhere
     python benchmarks/planning/predict.py large TEXT --out predict_large.json      # on a GPU, 40 s, after the prediction
     python benchmarks/planning/predict.py check prediction.json predict_large.json
 
-All runs are `recipe=modern-124m` through the trainer, 200 steps of 65,536 tokens, each window seen once. The small ones have
-its twelve layers and less width; heads of 64 are for widths that 128 does not divide, and their effect is measured at 256.
+All runs are `recipe=modern-124m`, 200 steps of 65,536 tokens, each window seen once, in the bare loop of loss_per_dollar.py.
+The small ones have its twelve layers and less width; heads of 64 are for widths that 128 does not divide, and their effect
+is measured at 256. Muon's rate is the recipe's times the root of 768 / width: its update of a matrix then moves outputs
+by the same amount at every width, so the recipe's rate is as right for one as for the other.
 The curve is L(width) = L + c (768 / width)^k, with a prior for k: 0.8, deviation 0.2. The law of `plan --best` has
-0.66 (blocks to the power of -0.33), theories of wide networks 1. `--small` tries all of it on a CPU.
+0.66 (blocks to the power of -0.33), theories of wide networks 1.
 """
 
 from __future__ import annotations
@@ -17,9 +19,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import tempfile
+import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +31,10 @@ from skytrain.config import Config, DecoderConfig, compose
 from skytrain.planning import LossForecaster, OwnRun, decoder_size
 from skytrain.planning.best import recipe_efficiency
 from skytrain.planning.loss_laws import OPEN_RUNS, Z80, jacobian, least_squares
-from skytrain.runs import Silent, last_metrics
-from skytrain.storage import open_store
 
 LARGE = 768
-WORDS = (
-    "recipe=modern-124m",
-    "loader=files",
-    "loader.files.format=nanogpt",
-    "trainer.batch_tokens=65536",
-    "trainer.steps=200",
-    "trainer.validate_tokens=1M",
-    "trainer.checkpoint_every=null",
-    "trainer.log_every=50",
-    "trainer.loggers=[]",
-    "lr_schedule.warmup_steps=20",
-)
-TRIED = ("model.layers=2", "model.vocab_size=50257", "trainer.batch_tokens=1024", "trainer.micro_batch=4", "trainer.steps=12",
-         "trainer.sequence_length=256", "trainer.validate_tokens=2K", "lr_schedule.warmup_steps=2", "trainer.device=cpu",
-         "trainer.precision=32-true")  # fmt: skip
+RATE = 3.6e-3  # the recipe's, at 768
+STEPS = 200
 NOISE = 0.008  # nats between seeds of 124M on such a text (benchmarks/training/loss_per_dollar_h200.log)
 EXPONENT = (0.8, 0.2)
 HEADS = 0.02  # prior deviation of what heads of 64 instead of 128 change
@@ -68,8 +55,11 @@ class Shape:
             f"model.heads={self.width // self.head}",
             f"model.head_size={self.head}",
             f"model.mlp_width={8 * round(self.width / 3)}",
-            f"model.name=modern-12x{self.width}",
-            f"seed={self.seed}",
+            f"optimizer.lr={RATE * math.sqrt(LARGE / self.width):.4g}",
+            "optimizer.embedding_lr=6e-3",
+            "trainer.batch_tokens=65536",
+            f"trainer.steps={STEPS}",
+            "lr_schedule.warmup_steps=20",
         ]
 
 
@@ -77,56 +67,50 @@ class Shape:
 SMALL = (
     *(Shape(width, 64 if width % 128 else 128, 1) for width in (384, 256, 128, 320, 192)),
     Shape(256, 64, 1),
-    *(Shape(width, 64 if width % 128 else 128, 2) for width in (384, 256, 320)),
-    Shape(256, 64, 2),
+    *(Shape(width, 64 if width % 128 else 128, 2) for width in (384, 256, 128, 320, 192)),
     Shape(384, 128, 3),
-    Shape(128, 128, 2),
-    Shape(192, 64, 2),
 )
 
 
-def run(shape: Shape, text: Path, root: str, tried: bool) -> dict[str, Any]:
-    """Train one model and return what it had and what it reached."""
-    from skytrain.pipelines.train import FRESH, train
+def run_all(shapes: tuple[Shape, ...], options: argparse.Namespace) -> None:
+    """Train each shape, and write what is there after each of them."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
+    import torch
+    from loss_per_dollar import Text, ours, train
 
-    name = f"w{shape.width}-h{shape.head}-s{shape.seed}"
-    files = [f"loader.files.train={text}/train.bin", f"loader.files.validation={text}/val.bin"]
-    words = [*WORDS, *shape.words, *files, f"run={name}", f"store.root={root}", *(TRIED if tried else ())]
-    config = compose(words).config
     began = time.monotonic()
-    train(config, Silent(), FRESH)
-    seconds = time.monotonic() - began
-    loss = last_metrics(open_store(config.store), name)["val/loss"]
-    size = size_of(config)
-    print(f"{name}: {size.parameters / 1e6:.1f}M parameters, loss {loss:.4f}, {seconds:.1f} s", flush=True)
-    return {
-        "width": shape.width,
-        "head": shape.head,
-        "seed": shape.seed,
-        "parameters": size.parameters,
-        "block_parameters": size.block_matrices,
-        "tokens": config.trainer.batch_tokens * (config.trainer.steps or 0),
-        "loss": loss,
-        "seconds": round(seconds, 2),
-    }
+    text = Text.read(options.files[0])
+    rows: list[dict[str, Any]] = []
+    for shape in shapes:
+        longest = max((row["seconds"] for row in rows), default=0.0)
+        if time.monotonic() - began + longest > options.seconds:
+            print(f"stopped before {shape}: {options.seconds:.0f} s are over")
+            break
+        started = time.monotonic()
+        contender, config = ours(shape.words, shape.seed)
+        loss = train(contender, text, shape.seed, STEPS, 1).losses[-1]
+        del contender
+        torch.cuda.empty_cache()
+        size = size_of(config)
+        rows.append(
+            {
+                **asdict(shape),
+                "optimizer": {key: value for key, value in asdict(config.optimizer).items() if key != "lr"},
+                "rate": config.optimizer.lr,
+                "parameters": size.parameters,
+                "block_parameters": size.block_matrices,
+                "tokens": config.trainer.batch_tokens * STEPS,
+                "loss": loss,
+                "seconds": round(time.monotonic() - started, 2),
+            }
+        )
+        print(f"{shape}: {size.parameters / 1e6:.1f}M parameters, loss {loss:.4f}", flush=True)
+        options.out.write_text(json.dumps({"rows": rows}, indent=1, default=str) + "\n")
 
 
 def size_of(config: Config) -> Any:
     assert isinstance(config.model, DecoderConfig)
     return decoder_size(config.model)
-
-
-def run_all(shapes: tuple[Shape, ...], options: argparse.Namespace) -> None:
-    began = time.monotonic()
-    rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as root:
-        for shape in shapes:
-            longest = max((row["seconds"] for row in rows), default=0.0)
-            if time.monotonic() - began + longest > options.seconds:
-                print(f"stopped before {shape}: {options.seconds:.0f} s are over")
-                break
-            rows.append(run(shape, options.files[0].absolute(), root, options.small))
-            options.out.write_text(json.dumps({"small": options.small, "rows": rows}, indent=1) + "\n")
 
 
 def curve(state: Any, widths: Any) -> Any:
@@ -177,12 +161,12 @@ def predict(rows: list[dict[str, Any]]) -> dict[str, Any]:
         OwnRun(f"{row['width']}", row["parameters"], row["block_parameters"], row["tokens"], row["loss"])
         for row in rows
     )
-    config = compose(list(WORDS[:1])).config
-    by_law = LossForecaster(OPEN_RUNS, None, recipe_efficiency(config), runs).forecast(
-        size_of(config), rows[0]["tokens"]
-    )
+    config = compose(["recipe=modern-124m"]).config
+    law = LossForecaster(OPEN_RUNS, None, recipe_efficiency(config), runs)
+    by_law = law.forecast(size_of(config), rows[0]["tokens"])
     found = {
         "width": LARGE,
+        "optimizer": rows[0].get("optimizer"),
         "loss": round(loss, 4),
         "low": round(loss - Z80 * deviation, 4),
         "high": round(loss + Z80 * deviation, 4),
@@ -198,8 +182,7 @@ def main() -> None:
     parser.add_argument("part", choices=("small", "predict", "large", "check"))
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--seconds", type=float, default=115.0, help="no run is started that may end later")
-    parser.add_argument("--small", action="store_true", help="tiny runs, on a CPU")
+    parser.add_argument("--seconds", type=float, default=100.0, help="no run is started that may end later")
     options = parser.parse_args()
     if options.part in ("small", "large"):
         return run_all(SMALL if options.part == "small" else (Shape(LARGE, 128, 1),), options)
@@ -208,6 +191,8 @@ def main() -> None:
         options.out.write_text(json.dumps(predict(found[0]["rows"]), indent=1) + "\n")
         return None
     prediction, large = found[0], found[1]["rows"][0]
+    if prediction["optimizer"] != large["optimizer"]:
+        raise SystemExit(f"other settings: {prediction['optimizer']} and {large['optimizer']}")
     error = prediction["loss"] - large["loss"]
     inside = prediction["low"] <= large["loss"] <= prediction["high"]
     print(
