@@ -319,6 +319,9 @@ def _muon() -> Iterator[Case]:
         more = ("optimizer=muon",)
         slow = name != "fsdp x2"
         yield Case(f"{name}, muon", world_size, (preset,), slow=slow, more=more, loss=MUON_LOSS)
+        if "fsdp" in name or "tp" in name:  # ranks that hold parts of a row, or some of the rows
+            by_row = (*more, "optimizer.row_beta=0.9")
+            yield Case(f"{name}, normuon", world_size, (preset,), slow=True, more=by_row, loss=MUON_LOSS)
 
 
 def _schedules() -> Iterator[Case]:

@@ -22,8 +22,7 @@ What was added after the first measurement: nanoGPT with 65,536 tokens a step, t
 4.5e-4 and 6e-4. It is the better peer, so the comparison uses it, and the ratio is smaller than with the batch chosen first.
 
 Training time is what steps take, compiled and warm: neither evaluations nor the start are in it. Both run in the same bare loop
-with the text on the GPU. A seed decides the initial weights and the order of windows. `NORMUON` among a variant's settings
-replaces Muon's update by NorMuon's (small_scale.py).
+with the text on the GPU. A seed decides the initial weights and the order of windows.
 
 `mixture` trains the recipe's dense model and a mixture with the same active compute, 8 experts of half the MLP's width, 2 for
 each token, for the same seconds: each as many steps as fit, by its own speed, with the schedule over them.
@@ -45,7 +44,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from small_scale import normalized_step
 from torch import Tensor, nn
 
 from skytrain.config import Config
@@ -235,16 +233,12 @@ class NanoGPT:
 
 
 def ours(words: list[str], seed: int) -> tuple[Contender, Config]:
-    settings = [word for word in words if word != "NORMUON"]
-    config = compose([RECIPE, "trainer.device=cuda", f"seed={seed}", *settings]).config
+    config = compose([RECIPE, "trainer.device=cuda", f"seed={seed}", *words]).config
     model = build_model(config.model, seed=seed).cuda()
     path = choose_loss(config, "cuda")
     assert path.kind == "fused"
 
     optimizer = make_optimizer(model, config.optimizer, fused=True)
-    if "NORMUON" in words:
-        muon: Any = optimizer._parts[0]  # type: ignore[attr-defined]
-        muon.step = lambda: torch.no_grad()(normalized_step)(muon)
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
         found, auxiliary = split_auxiliary(path.loss(model, x, y, None))  # a model in evaluation has no auxiliary loss

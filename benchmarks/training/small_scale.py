@@ -79,31 +79,12 @@ def cautious_step(self: muon.MatrixMuon, closure: Any = None) -> None:
                 parameter.sub_(direction, alpha=size)
 
 
-def normalized_step(self: muon.MatrixMuon, closure: Any = None) -> None:
-    """NorMuon (Li et al. 2025, arXiv 2510.05491): rows of the update are divided by the root of their mean square.
-
-    The update keeps its norm, which follows from the rows' mean squares: matrices are read once.
-    """
-    for group in self.param_groups:
-        for alike in muon._by_shape(group["params"]):
-            directions = muon.orthogonal_parts(alike, self._directions(group, alike))
-            size = group["lr"] * muon.MATCHED_RMS * math.sqrt(max(alike[0].shape[-2:]))
-            square = directions.float().square().mean(dim=-1, keepdim=True)
-            state = self.state[alike[0]]
-            rows: Tensor = state.setdefault("rows", torch.zeros_like(square))
-            rows.lerp_(square, 0.05)
-            scale = 1 / ((rows / (1 - 0.95 ** float(state["step"]))).sqrt() + 1e-8)
-            scale *= (square.sum(-2, keepdim=True) / (square * scale.square()).sum(-2, keepdim=True)).sqrt()
-            torch._foreach_mul_(alike, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(alike, list(directions * scale), alpha=-size)
-
-
 PLAIN = Contender("plain Muon")
 HALF = f"trainer.batch_schedule=[{{batch_tokens: {BATCH // 2}, until_tokens: {int(0.3 * STEPS) * BATCH}}}]"
 CONTENDERS = (
     PLAIN,
     Contender("cautious weight decay", step=cautious_step),
-    Contender("NorMuon", step=normalized_step),
+    Contender("NorMuon", ("optimizer.row_beta=0.95",)),
     Contender("WSD with decay_power 1.5", ("lr_schedule.decay_power=1.5",)),
     Contender("half the batch for 30% of the tokens", (HALF,)),
 )

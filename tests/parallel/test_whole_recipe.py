@@ -30,6 +30,7 @@ OPTIONS = (
     "optimizer.embedding_lr=1e-2",
     "optimizer.momentum_start=0.8",
     "optimizer.momentum_warmup=6",
+    "optimizer.row_beta=0.9",
     "lr_schedule=wsd",
     "lr_schedule.decay_fraction=0.5",
     "lr_schedule.decay_power=1.5",

@@ -8,7 +8,7 @@ from skytrain.models import build_model
 from skytrain.training import make_optimizer
 from skytrain.training.optimizers.groups import BaseSettings, hidden_matrices, parameter_groups
 from skytrain.training.optimizers.lion import Lion
-from skytrain.training.optimizers.muon import Muon, orthogonal
+from skytrain.training.optimizers.muon import MatrixMuon, Muon, orthogonal
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +123,38 @@ def test_muon_moves_each_matrix_by_the_orthogonal_matrix_nearest_to_its_momentum
                 parameter.copy_(end)
 
 
+def test_normuon_divides_rows_by_their_size_over_time_and_keeps_the_norm_of_the_update():
+    torch.manual_seed(0)
+    shapes = [(12, 32), (32, 12), (12, 32)]
+    plain = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    scaled = [nn.Parameter(each.detach().clone()) for each in plain]
+    settings = {"lr": 0.1, "momentum": 0.9, "momentum_start": 0.9, "momentum_warmup": 0}
+    muon, normuon = MatrixMuon(plain, **settings), MatrixMuon(scaled, **settings, row_beta=0.8)
+    means = [torch.zeros(rows, 1) for rows, _ in shapes]
+    for step in range(1, 4):
+        for one, other in zip(plain, scaled, strict=True):
+            one.grad = other.grad = torch.randn(one.shape)
+        before = [[each.detach().clone() for each in parameters] for parameters in (plain, scaled)]
+        muon.step()
+        normuon.step()
+        for number, (start, end, other_start, other_end) in enumerate(
+            zip(before[0], plain, before[1], scaled, strict=True)
+        ):
+            update, found = (end - start).detach(), (other_end - other_start).detach()
+            squares = update.square().mean(1, keepdim=True)
+            means[number] = 0.8 * means[number] + 0.2 * squares
+            expected = update / (means[number] / (1 - 0.8**step)).sqrt()
+            torch.testing.assert_close(found, expected * (update.norm() / expected.norm()), rtol=1e-4, atol=1e-6)
+
+
+def test_normuon_leaves_a_matrix_without_a_gradient_where_it_is():
+    parameter = nn.Parameter(torch.randn(4, 8))
+    before = parameter.detach().clone()
+    parameter.grad = torch.zeros(4, 8)
+    MatrixMuon([parameter], lr=0.1, momentum=0.9, momentum_start=0.9, momentum_warmup=0, row_beta=0.95).step()
+    assert torch.equal(parameter, before)
+
+
 @pytest.mark.parametrize("shape", [(3, 24, 96), (2, 96, 24), (1, 40, 40)])
 def test_orthogonal_matrices_have_singular_values_near_one(shape):
     made = orthogonal(torch.randn(shape, generator=torch.Generator().manual_seed(1)) * 1e-3)
@@ -142,7 +174,7 @@ def test_muon_gives_embedding_vectors_and_head_their_own_rates():
 
 
 def test_muon_survives_a_checkpoint():
-    words = ["optimizer=muon", "optimizer.momentum_start=0.5", "optimizer.momentum_warmup=4"]
+    words = ["optimizer=muon", "optimizer.momentum_start=0.5", "optimizer.momentum_warmup=4", "optimizer.row_beta=0.9"]
     config = compose(words).config.optimizer
     model, again = scaled("standard"), scaled("standard")
     first, second = make_optimizer(model, config, fused=False), make_optimizer(again, config, fused=False)
@@ -153,6 +185,16 @@ def test_muon_survives_a_checkpoint():
     muon_steps(model, first, range(2, 4))
     muon_steps(again, resumed, range(2, 4))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_another_optimizer_than_the_recipes_leaves_out_what_it_does_not_have(caplog):
+    config = compose(["recipe=modern-124m", "optimizer=adamw"]).config.optimizer
+    assert config.name == "adamw" and config.lr == 3.6e-3
+    assert (
+        "optimizer.embedding_lr of recipe/modern-124m.yaml is left out: optimizer=adamw does not have it" in caplog.text
+    )
+    with pytest.raises(ConfigError, match="no such setting"):
+        compose(["recipe=modern-124m", "optimizer=adamw", "optimizer.embedding_lr=1e-3"])
 
 
 def test_muon_leaves_a_model_without_hidden_matrices_to_adamw():

@@ -55,6 +55,7 @@ GROUPS = (
 FREE_KEYS = ("model.args", "data.source", "evaluation.data", "cloud.secrets")
 OWN_SOURCES = "skytrain."  # built-in sources list all their keys in their files, so an unknown key is a typo
 RECIPE = "recipe/"
+VARIANTS = ("optimizer", "lr_schedule")  # groups whose choices have different settings
 COMMAND_LINE = "command line"
 UNREAD = "unread"  # the id of a tokenizer whose files were not read
 ALTERNATIVES = {
@@ -215,17 +216,32 @@ def _read_files(lines: tuple[str, ...], folders: tuple[Path, ...]) -> tuple[Dict
         # Hydra does not record which file set a value, so load the files one by one, in order.
         origins: dict[str, str] = {}
         replaced: list[str] = []
+        of_choices: set[str] = set()
         for default in listed.defaults:
             part = loader._load_single_config(default, repository)
             origin = _name(repository, str(default.config_path))
             leaves = flatten(OmegaConf.to_container(part.config, resolve=False))
+            if str(default.config_path).partition("/")[0] in VARIANTS:
+                of_choices.update(leaves)
             replaced = [key for key in replaced if key not in leaves] + _replaced(leaves)
             origins.update(dict.fromkeys([*leaves, *replaced], origin))
     for key in replaced:
         OmegaConf.update(tree, key, None)
     OmegaConf.set_struct(tree, False)
     assert isinstance(tree, DictConfig)
+    _leave_out(tree, origins, lines, of_choices)
     return tree, origins
+
+
+def _leave_out(tree: DictConfig, origins: dict[str, str], lines: tuple[str, ...], of_choices: set[str]) -> None:
+    """Leave out what a recipe sets for its own optimizer or schedule where the user has chosen another that lacks it."""
+    for line in lines:
+        group = line.partition("=")[0]
+        unknown = [key for key in origins if key.startswith(f"{group}.") and key not in of_choices]
+        for key in unknown if group in VARIANTS else []:
+            if origins[key].startswith(RECIPE):
+                tree[group].pop(key.removeprefix(f"{group}."))
+                log.warning("%s of %s is left out: %s does not have it", key, origins.pop(key), line)
 
 
 def _make_recipes_global(repository: Any) -> None:

@@ -22,6 +22,7 @@ SHARED_FILES = (
     "model/__decoder.yaml",
     "parallel/_base.yaml",
     "trainer/default.yaml",
+    "optimizer/muon.yaml",
     "lr_schedule/wsd.yaml",
     "budget/none.yaml",
     "cloud/none.yaml",

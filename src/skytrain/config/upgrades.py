@@ -27,6 +27,7 @@ from .schema import (
     WSDScheduleConfig,
     fill,
 )
+from .schema.optimizers.muon import MuonConfig
 
 BEFORE: Mapping[type, Mapping[str, Any]] = {
     Config: {"engine": "local"},
@@ -45,6 +46,14 @@ BEFORE: Mapping[type, Mapping[str, Any]] = {
         "sinks": False,
         "activation_clamp": None,
         "activation_gain": 1.0,
+    },
+    MuonConfig: {
+        "embedding_lr": None,
+        "head_lr": None,
+        "vector_lr": None,
+        "momentum_start": None,
+        "momentum_warmup": 0,
+        "row_beta": None,
     },
     ParallelConfig: {"expert": 1},
     TrainerConfig: {

@@ -2,7 +2,8 @@
 
 Muon (Jordan et al. 2024) moves a matrix by the nearest orthogonal matrix to its momentum. Equal shapes are computed together,
 so a step is a few large products instead of hundreds of small ones, and ranks that shard matrices by rows share the work: each
-receives whole the ones that it owns, and sends back the parts.
+receives whole the ones that it owns, and sends back the parts. NorMuon (Li et al. 2025, arXiv 2510.05491) then gives each row the
+same size over time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 
 from ...parallel import local_part_of
 from .groups import HIDDEN_MATRICES
@@ -30,6 +31,7 @@ POLAR_EXPRESS = (
 )
 SAFETY = 1.02
 MATCHED_RMS = 0.2  # of an update's elements: AdamW's usual size, so that one learning rate serves both
+ROW_EPS = 1e-8  # added to the root of a row's mean square
 TOGETHER = 2**27  # elements of the matrices that are computed at a time: bounds the memory of large models
 
 
@@ -46,6 +48,7 @@ class Muon(torch.optim.Optimizer):
         fused: bool = False,
         momentum_start: float | None = None,
         momentum_warmup: int = 0,
+        row_beta: float | None = None,
     ) -> None:
         matrices = [
             {key: value for key, value in group.items() if key != HIDDEN_MATRICES}
@@ -57,7 +60,14 @@ class Muon(torch.optim.Optimizer):
         self._parts: tuple[torch.optim.Optimizer, ...] = (adamw,)
         if matrices:
             start = momentum if momentum_start is None else momentum_start
-            muon = MatrixMuon(matrices, lr=lr, momentum=momentum, momentum_start=start, momentum_warmup=momentum_warmup)
+            muon = MatrixMuon(
+                matrices,
+                lr=lr,
+                momentum=momentum,
+                momentum_start=start,
+                momentum_warmup=momentum_warmup,
+                row_beta=row_beta,
+            )
             self._parts = (muon, adamw)
         self._counts = [len(part.param_groups) for part in self._parts]
         super().__init__([group for part in self._parts for group in part.param_groups], {})
@@ -88,14 +98,21 @@ class Muon(torch.optim.Optimizer):
 class MatrixMuon(torch.optim.Optimizer):
     """Muon with Nesterov momentum, which may rise over the first steps, and decoupled decay.
 
-    An update has the root mean square of AdamW's.
+    An update has the root mean square of AdamW's. With `row_beta`, its rows are divided by the root of their mean square over
+    the past steps, of which `row_beta` is the decay, and the update keeps its norm.
     """
 
     def __init__(
-        self, params: Iterable[Any], lr: float, momentum: float, momentum_start: float, momentum_warmup: int
+        self,
+        params: Iterable[Any],
+        lr: float,
+        momentum: float,
+        momentum_start: float,
+        momentum_warmup: int,
+        row_beta: float | None = None,
     ) -> None:
         defaults = {"momentum": momentum, "momentum_start": momentum_start, "momentum_warmup": momentum_warmup}
-        super().__init__(params, {"lr": lr, "weight_decay": 0.0, **defaults})
+        super().__init__(params, {"lr": lr, "weight_decay": 0.0, "row_beta": row_beta, **defaults})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -103,12 +120,30 @@ class MatrixMuon(torch.optim.Optimizer):
         for group in self.param_groups:
             for alike in _by_shape(group["params"]):
                 directions = orthogonal_parts(alike, self._directions(group, alike))
+                if group["row_beta"] is not None:
+                    directions = directions * self._row_scales(group["row_beta"], alike, directions)
                 local = [_local(parameter) for parameter in alike]
                 rows, columns = alike[0].shape[-2:]
                 size = group["lr"] * MATCHED_RMS * math.sqrt(max(rows, columns))
                 torch._foreach_mul_(local, 1.0 - group["lr"] * group["weight_decay"])
                 torch._foreach_add_(local, list(directions), alpha=-size)
         return None
+
+    def _row_scales(self, beta: float, parameters: list[nn.Parameter], directions: Tensor) -> Tensor:
+        """Update the rows' mean squares and return the factor of each row of this rank's parts."""
+        states = [self.state[parameter] for parameter in parameters]
+        for state, parameter in zip(states, parameters, strict=True):
+            if "row_squares" not in state:
+                state["row_squares"] = _zeros_by_row(parameter)
+        first: Any = parameters[0]
+        squares = _summed(first, directions.float().square().sum(-1, keepdim=True), dim=-1) / first.shape[-1]
+        means = [_local(state["row_squares"]) for state in states]
+        torch._foreach_lerp_(means, list(squares), 1.0 - beta)
+        mean = torch.stack(means) / (1.0 - beta ** float(states[0]["step"]))
+        scales = 1.0 / (mean.sqrt() + ROW_EPS)
+        norms = torch.stack((squares.sum(-2, keepdim=True), (squares * scales.square()).sum(-2, keepdim=True)))
+        before, after = _summed(first, norms, dim=-2)
+        return scales * (before / after.clamp_min(torch.finfo(torch.float32).tiny)).sqrt()
 
     def _directions(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> tuple[Tensor, ...]:
         """Update the momenta and return what is made orthogonal: this rank's parts."""
@@ -146,6 +181,31 @@ def _by_shape(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]
 
 def _local(tensor: Any) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _zeros_by_row(parameter: Any) -> Tensor:
+    """Return a float32 zero for each row of a matrix, on the ranks that have parts of that row."""
+    shape = (*parameter.shape[:-1], 1)
+    if not isinstance(parameter, DTensor):
+        return torch.zeros(shape, dtype=torch.float32, device=parameter.device)
+    placements = [Replicate() if each.is_shard(parameter.ndim - 1) else each for each in parameter.placements]
+    part = torch.zeros((*parameter.to_local().shape[:-1], 1), dtype=torch.float32, device=parameter.to_local().device)
+    return DTensor.from_local(
+        part, parameter.device_mesh, placements, run_check=False, shape=torch.Size(shape), stride=_strides(shape)
+    )
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return torch.empty(shape, device="meta").stride()
+
+
+def _summed(parameter: Any, values: Tensor, dim: int) -> Tensor:
+    """Return the values added over the ranks that share dimension `dim` of the parameter, counted from its end."""
+    if isinstance(parameter, DTensor):
+        for axis, placement in enumerate(parameter.placements):
+            if placement.is_shard(parameter.ndim + dim):
+                dist.all_reduce(values, group=parameter.device_mesh.get_group(axis))
+    return values
 
 
 def orthogonal_parts(parameters: list[nn.Parameter], parts: Sequence[Tensor]) -> Tensor:

@@ -33,6 +33,10 @@ class MuonConfig(OptimizerConfig):
     momentum: Fraction = setting(NUMBERS, "Muon's momentum.")
     momentum_start: Fraction | None = setting(NUMBERS, "Muon's momentum at the first step; null: `momentum`.")
     momentum_warmup: Whole = setting(NUMBERS, "Steps over which it rises to `momentum`.")
+    row_beta: Fraction | None = setting(
+        NUMBERS,
+        "NorMuon: decay of the mean square of each row of an update, by whose root the row is divided; null: plain Muon.",
+    )
     beta1: Fraction = setting(NUMBERS, "AdamW's decay of the mean of gradients.")
     beta2: Fraction = setting(NUMBERS, "AdamW's decay of the mean of squared gradients.")
     eps: PositiveFloat = setting(NUMBERS, "AdamW's addition to the root of the mean of squared gradients.")
@@ -46,6 +50,7 @@ class MuonConfig(OptimizerConfig):
             "momentum": self.momentum,
             "momentum_start": self.momentum_start,
             "momentum_warmup": self.momentum_warmup,
+            "row_beta": self.row_beta,
             "betas": (self.beta1, self.beta2),
             "eps": self.eps,
         }
