@@ -20,8 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
+from skytrain.config import compose
 from skytrain.corpus.dedup import FACTS, KEPT, find_duplicates
-from skytrain.corpus.minhash import signatures
+from skytrain.corpus.minhash import MinHash
 from skytrain.corpus.near import NearInputs
 
 CHUNK = 10_000
@@ -55,12 +56,13 @@ def facts_of(count: int) -> Iterator[np.ndarray]:
 
 
 def one(count: int) -> None:
+    minhash = MinHash.of(compose().config.data.near_dedup)
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "signatures"
         with path.open("wb") as file:
             for texts in texts_of(count):
-                signatures(texts).tofile(file)
-        near = NearInputs(path, partial(chosen_texts, count), 0.8)
+                minhash.signatures(texts).tofile(file)
+        near = NearInputs(path, partial(chosen_texts, count), 0.8, minhash)
         start = time.process_time()
         found = find_duplicates(facts_of(count), count, Path(scratch), exact=True, near=near)
         seconds = time.process_time() - start

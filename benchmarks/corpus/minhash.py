@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from skytrain.corpus.minhash import signatures
+from skytrain.config import compose
+from skytrain.corpus.minhash import MinHash
 
 HERE = Path(__file__).parent
 
@@ -43,6 +44,7 @@ def main(folder: Path, peers: str | None) -> None:
 
 
 def speed(texts: list[str], size: float) -> None:
+    signatures = MinHash.of(compose().config.data.near_dedup).signatures
     signatures(texts[:20])
     signatures(["a", "é"])
     for _ in range(3):

@@ -36,8 +36,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # for tests.corpus
 
 from tests.corpus.reference import jaccard, shingles
 
+from skytrain.config import compose
 from skytrain.corpus.dedup import EXACT, FACTS, KEPT, Duplicates, find_duplicates
-from skytrain.corpus.minhash import signatures
+from skytrain.corpus.minhash import MinHash
 from skytrain.corpus.near import NearInputs
 
 SAMPLE = 3000
@@ -189,8 +190,9 @@ def search(texts: list[str]) -> Duplicates:
     facts["id"][:, 0] = np.arange(len(texts))
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "signatures"
-        signatures(texts).tofile(path)
-        near = NearInputs(path, lambda numbers: iter([(numbers, [texts[i] for i in numbers])]), LIMIT)
+        minhash = MinHash.of(compose().config.data.near_dedup)
+        minhash.signatures(texts).tofile(path)
+        near = NearInputs(path, lambda numbers: iter([(numbers, [texts[i] for i in numbers])]), LIMIT, minhash)
         return find_duplicates([facts], len(texts), Path(scratch), exact=True, near=near)
 
 

@@ -14,6 +14,7 @@ import typer
 
 from skytrain.aws import cloud_files
 from skytrain.cli.main import app
+from skytrain.cli.reads import refuse_unread_settings
 from skytrain.config import AdoptedSettings, compose
 from skytrain.models.agreement import NOT_ADOPTED
 from skytrain.models.sizes import size_config
@@ -49,7 +50,9 @@ def parse(words: list[str]) -> dict[str, Any]:
         name, command, words = command.resolve_command(context, words)
     if not words and hasattr(command, "resolve_command"):  # a sentence about a group of commands
         return {}
-    return command.make_context(name, list(words), parent=context).params
+    made = command.make_context(name, list(words), parent=context)
+    refuse_unread_settings(made)
+    return made.params
 
 
 def stand_in(weights: str | None, store: Mapping[str, Any]) -> AdoptedSettings | None:

@@ -27,7 +27,8 @@ from skytrain.corpus import (
 )
 from skytrain.corpus.chunks import Chunk, Stored
 from skytrain.corpus.manifest import read_corpus
-from skytrain.corpus.near import SCRATCH_BYTES_PER_DOCUMENT
+from skytrain.corpus.minhash import MinHash
+from skytrain.corpus.near import scratch_bytes_per_document
 from skytrain.corpus.partitions import Partitions
 from skytrain.corpus.progress import CleaningProgress
 from skytrain.corpus.sources import JsonLines
@@ -352,8 +353,9 @@ def test_the_search_for_duplicates_takes_the_room_that_the_message_names(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(Partitions, "read", read)
     documents = [" ".join(f"{i}x{j}" for j in range(20)) for i in range(50)]
-    write_corpus(store, settings("data.near_dedup.enabled=true"), Listed(documents), "v1")
-    assert most == 50 * SCRATCH_BYTES_PER_DOCUMENT
+    data = settings("data.near_dedup.enabled=true")
+    write_corpus(store, data, Listed(documents), "v1")
+    assert most == 50 * scratch_bytes_per_document(MinHash.of(data.near_dedup))
 
 
 @pytest.fixture

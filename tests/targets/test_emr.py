@@ -40,6 +40,13 @@ PLACES = EmrPlaces(
     f"{INPUTS}/config.tar.gz", f"{LAUNCH}/logs/",
 )  # fmt: skip
 SMALL: dict[str, Any] = {"executors": 4, "executor_cores": 2, "executor_gb": 8, "disk_gb": 20, "retries": 0}
+IMAGE = "123456789012.dkr.ecr.us-east-2.amazonaws.com/spark:7.11.0"
+NOTEBOOKS: dict[str, Any] = {
+    "root_disk_gb": 60,
+    "applications": ["Spark", "JupyterHub"],
+    "keep_alive": True,
+    "image": "ami-0123456789abcdef0",
+}
 NODES: dict[str, Any] = {"core": "r5.xlarge", "core_nodes": 3, "task_nodes": 0}
 
 
@@ -76,6 +83,8 @@ REQUESTS = {
     "emr-serverless-small": lambda: serverless_calls(job_of(**SMALL)),
     "emr-spot-task-nodes": lambda: [cluster(job_of(6))],
     "emr-three-core-nodes": lambda: [cluster(job_of(3, **NODES))],
+    "emr-serverless-own-image": lambda: serverless_calls(job_of(**SMALL, image=IMAGE)),
+    "emr-notebooks": lambda: [cluster(job_of(3, **NODES, **NOTEBOOKS))],
 }
 
 
@@ -110,6 +119,9 @@ REFUSED = {
     "a worker with 4 cores has 8 to 30 GB": {"executor_gb": 64},
     "has 16 to 60 GB in steps of 4": {"executor_cores": 8, "executor_gb": 30},
     "20 to 200 GB": {"disk_gb": 500},
+    "runs Spark jobs only": {"applications": ["Spark", "JupyterHub"]},
+    "keep_alive=True: EMR Serverless": {"keep_alive": True},
+    "takes an image of ECR": {"image": "ami-0123456789abcdef0"},
 }
 
 
@@ -139,6 +151,19 @@ def test_a_node_has_as_many_volumes_as_its_disk_needs() -> None:
     for disk in (9, 16385):
         with pytest.raises(SkytrainError, match="a node of EMR has 10 to 16384 GB"):
             cluster(job_of(disk_gb=disk))
+
+
+@pytest.mark.parametrize(
+    ("said", "wrong"),
+    [
+        ("did you mean JupyterHub", {"applications": ["Spark", "Jupyterhub"]}),
+        ("needs Spark\n.*Spark, JupyterHub", {"applications": ["JupyterHub"]}),
+        ("takes the id of an AMI", {"image": IMAGE}),
+    ],
+)
+def test_what_a_cluster_does_not_have_is_refused(said: str, wrong: dict[str, Any]) -> None:
+    with pytest.raises(SkytrainError, match=said):
+        cluster(job_of(**wrong))
 
 
 def test_an_account_without_emr_is_told_what_to_apply() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import ConfigDirs, Trusted, compose_overrides
+from .reads import split_words
 
 if TYPE_CHECKING:
     from ..pipelines.chat import ChatModel, ChatSettings, Conversation
@@ -94,7 +95,7 @@ def chat(
     from ..pipelines.chat import ChatSettings, Conversation
 
     given = arguments or []
-    sources = [word for word in given if "=" not in word]
+    sources, words = split_words(given)
     if url is not None and given:
         raise SkytrainError(f"--url chats with an endpoint: leave out {' '.join(given)}, or --url")
     if len(sources) > 1:
@@ -107,7 +108,7 @@ def chat(
             raise SkytrainError("--model and --api-key-file are about an endpoint\n  add --url")
         from ..pipelines.chat import OwnModel
 
-        config = compose_overrides([word for word in given if word not in sources], config_dir, trusted=trust).config
+        config = compose_overrides(words, config_dir, trusted=trust).config
         chat_model = OwnModel(config, sources[0] if sources else None, settings)
     kind = "a base model: it continues your text" if chat_model.base_model else "chat"
     print(f"{chat_model.label} ({kind}); {HELP}", file=sys.stderr)

@@ -10,6 +10,7 @@ import typer
 
 from ..config import SkytrainError
 from .options import ConfigDirs, Json, StoreOverrides, compose_overrides
+from .reads import split_words
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -155,10 +156,10 @@ def convert(
       skytrain checkpoints convert my-zero3-run
       skytrain checkpoints convert my-run@5000 weights.safetensors --to safetensors
     """
-    targets = [word for word in words or [] if "=" not in word]
+    targets, settings = split_words(words)
     if len(targets) > 1:
         raise SkytrainError(f"give one target, not {len(targets)}: {', '.join(targets)}")
-    config = compose_overrides([word for word in words or [] if "=" in word], config_dir).config
+    config = compose_overrides(settings, config_dir).config
     from ..pipelines.checkpoints import convert as pipeline
 
     made = pipeline(config, run, to, targets[0] if targets else None, with_optimizer=with_optimizer)

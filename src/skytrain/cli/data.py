@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from .options import ConfigDirs, Json, Overrides, Split, StoreOverrides, compose_overrides
+from .reads import split_words
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -165,16 +166,77 @@ def export(
       skytrain data export fineweb --kept --compression snappy --out kept
       skytrain data export --out s3://bucket/kept data=fineweb data/cleaning=web store.root=s3://bucket/project
     """
-    names = [each for each in data or [] if "=" not in each]
+    names, settings = split_words(data)
     if len(names) > 1:
         raise typer.BadParameter(f"several data sets: {', '.join(names)}; name one", param_hint="DATA")
-    config = compose_overrides([each for each in data or [] if "=" in each], config_dir).config
+    config = compose_overrides(settings, config_dir).config
     from ..pipelines.data import export_kept
     from .console import reporter
 
     with reporter() as console:
         for url in export_kept(config, names[0] if names else None, out, compression, overwrite, console):
             print(url)
+
+
+@app.command()
+def duplicates(
+    data: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="DATA",
+            help="A prepared data set: NAME or NAME@VERSION, as `skytrain data list` shows them, or the KEY=VALUEs "
+            "that it was prepared with. KEY=VALUEs also choose the store.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            metavar="FOLDER",
+            help="Copy the parquet files here, or to s3://bucket/folder, with one of the clusters. "
+            "Default: print where they are in the store.",
+            show_default=False,
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(
+            "--labels",
+            metavar="FILE",
+            help="Known duplicates, for precision and recall: JSON lines, CSV or parquet with columns id and cluster; "
+            "a and b, and duplicate (true, false); or id and duplicates (a list).",
+            show_default=False,
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace parquet files in the folder.")] = False,
+    config_dir: ConfigDirs = None,
+    as_json: Json = False,
+) -> None:
+    """Show the duplicates of a data set: pairs, removed documents, clusters.
+
+    Files `pairs-*.parquet` have every pair that was compared (a, b, similarity), `removed-*.parquet` every document
+    that was removed (id, reason, duplicate_of, similarity). The curve says how probably a pair is compared at all.
+
+    \b
+    Examples:
+      skytrain data duplicates fineweb --out duplicates
+      skytrain data duplicates fineweb --labels known.jsonl store.root=s3://bucket/project
+    """
+    names, settings = split_words(data)
+    if len(names) > 1:
+        raise typer.BadParameter(f"several data sets: {', '.join(names)}; name one", param_hint="DATA")
+    config = compose_overrides(settings, config_dir).config
+    from ..pipelines.duplicates import summarize_duplicates
+    from .console import reporter
+
+    with reporter() as console:
+        summary = summarize_duplicates(config, names[0] if names else None, out, labels, overwrite, console)
+    if as_json:
+        print(summary.to_json())
+        return
+    print(summary.to_text())
+    print("", *summary.files, sep="\n")
 
 
 @app.command("task")

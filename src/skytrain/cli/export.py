@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from .options import ConfigDirs, From, Trusted, compose_overrides
+from .reads import split_words
 
 Arguments = Annotated[
     list[str] | None,
@@ -66,7 +67,7 @@ def export(
     from ..config import SkytrainError
 
     given = arguments or []
-    names = [word for word in given if "=" not in word] if to == "hub" else []
+    names = split_words(given)[0] if to == "hub" else []
     if to == "hub" and len(names) != 1:
         raise SkytrainError("--to hub needs the repository, once\n  skytrain export --to hub OWNER/NAME")
     if to != "hub" and out is None:

@@ -64,6 +64,7 @@ from . import (
     train,
     tune,
 )
+from .reads import refuse_in
 
 SECTIONS = {
     "Pipeline": ("quickstart", "prepare", "plan", "tune", "train", "evaluate", "generate", "export", "finish"),
@@ -149,6 +150,7 @@ app.add_typer(image.app, name="image")
 app.add_typer(runs.app, name="runs")
 app.add_typer(store.app, name="store")
 app.add_typer(tune.app, name="tune")
+refuse_in(app)
 
 
 def _version(value: bool) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .options import ConfigDirs, Json, Trusted, compose_overrides
+from .reads import split_words
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -165,8 +166,7 @@ def _read_arguments(
     from ..merging import is_weights_only
     from ..models import read_hf_decoder
 
-    models = [word for word in arguments if "=" not in word]
-    overrides = [word for word in arguments if "=" in word]
+    models, overrides = split_words(arguments)
     # A folder brings the settings of its model and its tokenizer.
     start = models[0] if models and is_weights_only(models[0]) and not Path(models[0]).is_file() else None
     if start and not any(word.startswith("model=") for word in overrides):

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from .options import Json
+from .reads import split_words
 
 FETCH = "skytrain.fetch"
 
@@ -78,10 +79,10 @@ def _fetch(words: list[str], as_json: bool) -> None:
     from .console import reporter
     from .options import compose_cloud
 
-    names = [word for word in words if "=" not in word]
+    names, settings = split_words(words)
     if not names:
         raise SkytrainError("models fetch: which model?\n  for example: skytrain models fetch meta-llama/Llama-3.1-8B")
-    config = compose_cloud([word for word in words if "=" in word]).config
+    config = compose_cloud(settings).config
     fetched = []
     with reporter() as console:
         for name in names:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from .options import ConfigDirs, compose_overrides
+from .reads import split_words
 
 Arguments = Annotated[
     list[str],
@@ -47,8 +48,9 @@ def plot(
     """
     from ..pipelines.plot import plot as pipeline
 
-    config = compose_overrides([word for word in arguments if "=" in word], config_dir).config
-    missing = pipeline(config, [word for word in arguments if "=" not in word], metric, x, out, log_y=log)
+    names, settings = split_words(arguments)
+    config = compose_overrides(settings, config_dir).config
+    missing = pipeline(config, names, metric, x, out, log_y=log)
     for name in missing:
         print(f"warning: {name} is not in the plot: it has not recorded {metric} over {x}", file=sys.stderr)
     print(f"plot: {out}")

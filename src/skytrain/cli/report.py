@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .options import ConfigDirs, compose_overrides
+from .reads import split_words
 
 Arguments = Annotated[
     list[str],
@@ -50,10 +51,10 @@ def report(arguments: Arguments, out: Out = None, config_dir: ConfigDirs = None)
     from ..config import SkytrainError
     from ..pipelines.report import compare, report as pipeline
 
-    names = list(dict.fromkeys(word for word in arguments if "=" not in word))
+    names, settings = split_words(dict.fromkeys(arguments))
     if not names:
         raise SkytrainError("give a run or a sweep\n  `skytrain status` lists the runs")
-    config = compose_overrides([word for word in arguments if "=" in word], config_dir).config
+    config = compose_overrides(settings, config_dir).config
     if len(names) > 1:
         html = compare(config, names)
         out = out or COMPARISON

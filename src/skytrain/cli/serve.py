@@ -10,6 +10,7 @@ import typer
 from ..planning import Market
 from .confirm import Yes, confirm
 from .options import ConfigDirs, Trusted
+from .reads import split_words
 
 if TYPE_CHECKING:
     from ..aws import AwsSession
@@ -139,10 +140,9 @@ def serve(
     from .options import compose_cloud, compose_overrides
 
     given = arguments or []
-    sources = [word for word in given if "=" not in word]
+    sources, settings = split_words(given)
     if len(sources) > 1:
         raise SkytrainError(f"give one model, not {len(sources)}: {', '.join(sources)}")
-    settings = [word for word in given if word not in sources]
     if target == "local" and (hours is not None or market is not None):
         raise SkytrainError("--hours and --market are for rented machines\n  leave them out, or add --target ec2")
     if target == "ec2" and not any(word.startswith("cloud=") for word in settings):

@@ -12,6 +12,7 @@ import typer
 from ..config import SkytrainError, error_text
 from .console import ended_by_reader, pause
 from .options import ConfigDirs, Json, compose_overrides
+from .reads import split_words
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -66,10 +67,10 @@ def status(
     from ..pipelines.status import LossTrends, overview, sweep_overview
     from ..targets import target_of
 
-    runs = [word for word in arguments or [] if "=" not in word]
+    runs, settings = split_words(arguments)
     if len(runs) > 1:
         raise SkytrainError(f"give one run, not {len(runs)}: {', '.join(runs)}\n  without a name, all runs are shown")
-    config = compose_overrides([word for word in arguments or [] if "=" in word], config_dir).config
+    config = compose_overrides(settings, config_dir).config
     run = runs[0] if runs else None
     if run and (served := target_of(config).served(config, run)):
         return print(json.dumps(dataclasses.asdict(served), indent=1) if as_json else served.text)

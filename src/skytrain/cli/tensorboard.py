@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from .options import ConfigDirs, compose_overrides
+from .reads import split_words
 
 Arguments = Annotated[
     list[str],
@@ -44,10 +45,10 @@ def tensorboard(
     from .console import reporter
 
     check_installed()
-    runs = list(dict.fromkeys(word for word in arguments if "=" not in word))
+    runs, settings = split_words(dict.fromkeys(arguments))
     if not runs:
         raise SkytrainError("give at least one run\n  `skytrain status` lists them")
-    config = compose_overrides([word for word in arguments if "=" in word], config_dir).config
+    config = compose_overrides(settings, config_dir).config
     chosen = choose_port(host, port)
     with tempfile.TemporaryDirectory(prefix="skytrain-tensorboard-") as folder, reporter() as console:
         board = BoardFolder(config, runs, Path(folder))

@@ -128,6 +128,7 @@ from .schema import (
     LRScheduleConfig as LRScheduleConfig,
     MetricsConfig as MetricsConfig,
     ModelConfig as ModelConfig,
+    NearDedupConfig as NearDedupConfig,
     OptimizerConfig as OptimizerConfig,
     OptimizerFacts as OptimizerFacts,
     ParallelConfig as ParallelConfig,
@@ -183,4 +184,4 @@ from .units import (
     parse_seconds as parse_seconds,
     plural as plural,
 )
-from .upgrades import upgrade as upgrade
+from .upgrades import BEFORE as BEFORE, upgrade as upgrade

@@ -38,6 +38,13 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
                 f"{logger!r}: no such logger",
                 f"{f'did you mean {guess}? ' if guess else ''}{', '.join(LOGGERS)}, or package.module.Class",
             )
+    near = config.data.near_dedup
+    if near.permutations is not None and near.permutations < near.bands * near.rows:
+        raise fail(
+            "data.near_dedup.permutations",
+            f"{near.permutations} is less than {near.bands} bands x {near.rows} rows = {near.bands * near.rows}",
+            "set fewer bands or rows, or data.near_dedup.permutations=null",
+        )
     if config.store.kms_key and config.store.sse != "kms":
         raise fail("store.kms_key", "is only used with store.sse=kms")
 

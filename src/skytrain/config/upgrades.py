@@ -19,6 +19,8 @@ from .schema import (
     Config,
     DecoderConfig,
     EksConfig,
+    EmrConfig,
+    NearDedupConfig,
     ParallelConfig,
     RolesConfig,
     ServeConfig,
@@ -55,6 +57,7 @@ BEFORE: Mapping[type, Mapping[str, Any]] = {
         "momentum_warmup": 0,
         "row_beta": None,
     },
+    NearDedupConfig: {"shingle_words": 5, "bands": 18, "rows": 6, "permutations": None},
     ParallelConfig: {"expert": 1},
     TrainerConfig: {
         "diverged_nats": None,
@@ -74,6 +77,7 @@ BEFORE: Mapping[type, Mapping[str, Any]] = {
         "serve_profile": None,
         "reservation": None,
     },
+    EmrConfig: {"root_disk_gb": 30, "applications": ["Spark"], "keep_alive": False, "image": None},
     EksConfig: {"job_kind": "job", "instance_families": []},
     RolesConfig: {"prepare": None, "emr_service": None},
     TuneConfig: {

@@ -2,6 +2,11 @@ from .build import write_corpus as write_corpus
 from .characters import utf8_size as utf8_size
 from .clean import stages_of as stages_of
 from .documents import BadRecord as BadRecord, Document as Document
+from .duplicates import (
+    duplicate_files as duplicate_files,
+    proposal_probability as proposal_probability,
+    read_duplicates as read_duplicates,
+)
 from .export import Compression as Compression, export_documents as export_documents
 from .files import InputFile as InputFile, find_files as find_files
 from .manifest import (

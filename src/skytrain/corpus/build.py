@@ -14,15 +14,18 @@ import numpy as np
 
 from ..config import DataConfig, SkytrainError, format_bytes, plural
 from ..storage import ScratchFolder, ScratchFull, Store, StoreError
-from .chunks import Chunk, clean_source, read_document_texts, read_facts, read_signatures, read_texts
-from .dedup import HASHED, KEPT, Duplicates, find_duplicates
+from .chunks import Chunk, clean_source, read_column, read_facts, read_signatures, read_texts
+from .dedup import HASHED, KEPT, NEAR, Duplicates, find_duplicates
+from .duplicates import REMOVED, DocumentIds, FoundDuplicates, write_duplicates
 from .finish import CleanedCorpus, check_documents, finish_corpus
 from .manifest import CorpusManifest, CorpusPart, corpus_folder
-from .near import ROW_BYTES, SCRATCH_BYTES_PER_DOCUMENT, SCRATCH_BYTES_PER_SHINGLE, NearInputs
+from .minhash import MinHash
+from .near import COMPARED, SCRATCH_BYTES_PER_SHINGLE, NearInputs, scratch_bytes_per_document
 from .pool import WorkerLost, ordered_threads
 from .progress import CleaningProgress, ShowProgress
 from .report import Examples, keep_examples, summarize
 
+PAIRS_AT_ONCE = 1 << 16
 PARTS_AT_ONCE = 2  # one is written while the next is assembled; more would only use memory
 TARGET_SLACK = 1.05  # text read beyond the target before searching for duplicates
 
@@ -46,6 +49,8 @@ def write_corpus(
     try:
         cleaned, duplicates = _clean_and_compare(store, f"{folder}/clean", data, source, workspace, progress)
         check_documents(store, folder, data, cleaned)
+        with workspace.needing("the ids of duplicates"):
+            _write_found(store, folder, cleaned.chunks, duplicates, workspace.path)
         parts = list(_parts(store, folder, data, cleaned.chunks, duplicates, progress))
     except (StoreError, ScratchFull, WorkerLost):
         raise  # keep finished chunks for the next call
@@ -106,18 +111,24 @@ def _duplicates(
     store: Store, folder: str, data: DataConfig, chunks: list[Chunk], workspace: ScratchFolder
 ) -> Duplicates:
     documents = sum(chunk.documents for chunk in chunks)
-    with workspace.needing(_scratch_room(documents, exact=data.exact_dedup, near=data.near_dedup.enabled)):
+    with workspace.needing(_scratch_room(documents, data)):
         near = _near_inputs(store, folder, data, chunks, workspace.path) if data.near_dedup.enabled else None
         facts = _facts(store, folder, chunks)
         return find_duplicates(facts, documents, workspace.path, exact=data.exact_dedup, near=near)
 
 
-def _scratch_room(documents: int, *, exact: bool, near: bool) -> str:
+def _scratch_room(documents: int, data: DataConfig) -> str:
     """Say how much the search may write to its scratch folder, for the error when the disk is full."""
-    equal = (2 if exact else 1) * HASHED.itemsize
-    size = documents * (max(ROW_BYTES + equal, SCRATCH_BYTES_PER_DOCUMENT) if near else equal)
-    sets = f", and {SCRATCH_BYTES_PER_SHINGLE} bytes for each word of those with near-duplicates" if near else ""
-    return f"{format_bytes(size)} to find duplicates among {plural(documents, 'document')}{sets}"
+    equal = (2 if data.exact_dedup else 1) * HASHED.itemsize
+    if not data.near_dedup.enabled:
+        return f"{format_bytes(documents * equal)} to find duplicates among {plural(documents, 'document')}"
+    minhash = MinHash.of(data.near_dedup)
+    size = documents * max(minhash.signature_bytes + equal, scratch_bytes_per_document(minhash))
+    return (
+        f"{format_bytes(size)} to find duplicates among {plural(documents, 'document')}, and "
+        f"{SCRATCH_BYTES_PER_SHINGLE} bytes for each word of those with near-duplicates, "
+        f"{COMPARED.itemsize} for each pair"
+    )
 
 
 def _near_inputs(store: Store, folder: str, data: DataConfig, chunks: list[Chunk], scratch: Path) -> NearInputs:
@@ -125,8 +136,47 @@ def _near_inputs(store: Store, folder: str, data: DataConfig, chunks: list[Chunk
     with signatures.open("wb") as file:
         for chunk in chunks:
             file.write(read_signatures(store, folder, chunk))
-    texts = partial(read_document_texts, store, folder, chunks)
-    return NearInputs(signatures, texts, data.near_dedup.min_similarity)
+    texts = partial(read_column, "text", store, folder, chunks)
+    return NearInputs(signatures, texts, data.near_dedup.min_similarity, MinHash.of(data.near_dedup))
+
+
+def _write_found(store: Store, folder: str, chunks: list[Chunk], duplicates: Duplicates, scratch: Path) -> None:
+    """Write every removed document and every compared pair beside the corpus."""
+    concerned = duplicates.fate != KEPT
+    concerned[duplicates.twin[concerned]] = True
+    for pairs in _compared(duplicates):
+        concerned[pairs["a"]] = True
+        concerned[pairs["b"]] = True
+    numbers = np.flatnonzero(concerned)
+    ids = (some for _, some in read_column("id", store, f"{folder}/clean", chunks, numbers))
+    names = DocumentIds(scratch / "ids", numbers, ids)
+    compared = None if duplicates.compared is None else _compared(duplicates)
+    write_duplicates(store, folder, FoundDuplicates(_removed(duplicates), compared, names))
+    names.remove()
+
+
+def _compared(duplicates: Duplicates) -> Iterator[np.ndarray]:
+    if duplicates.compared is None:
+        return
+    with duplicates.compared.open("rb") as file:
+        while len(records := np.fromfile(file, COMPARED, PAIRS_AT_ONCE)):
+            yield records
+
+
+def _removed(duplicates: Duplicates) -> Iterator[np.ndarray]:
+    numbers = np.flatnonzero(duplicates.fate != KEPT)
+    near = 0
+    for start in range(0, len(numbers), PAIRS_AT_ONCE):
+        some = numbers[start : start + PAIRS_AT_ONCE]
+        records = np.zeros(len(some), REMOVED)
+        records["number"] = some
+        records["fate"] = duplicates.fate[some]
+        records["twin"] = duplicates.twin[some]
+        similar = records["fate"] == NEAR
+        count = int(similar.sum())
+        records["similarity"][similar] = duplicates.similarity[near : near + count]
+        near += count
+        yield records
 
 
 def _kept_bytes(store: Store, folder: str, chunks: list[Chunk], duplicates: Duplicates) -> int:

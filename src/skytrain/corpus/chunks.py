@@ -6,7 +6,7 @@ import hashlib
 import json
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from ..config import DataConfig
 from ..storage import Store
 from .clean import Cleaned, Tally, clean
 from .cut import ChunkRun, cut
-from .documents import BadRecord, Document, from_parquet, texts_at, to_parquet
+from .documents import BadRecord, Document, column_at, from_parquet, to_parquet
 from .files import FileSpan
 from .pool import ordered, ordered_streams, ordered_threads, worker_count
 from .versions import evaluation_examples
@@ -144,15 +144,15 @@ def read_documents(
         yield mine, list(from_parquet(read_texts(store, folder, chunk), rows))
 
 
-def read_document_texts(
-    store: Store, folder: str, chunks: list[Chunk], numbers: np.ndarray
+def read_column(
+    column: str, store: Store, folder: str, chunks: Sequence[Chunk], numbers: np.ndarray
 ) -> Iterator[tuple[np.ndarray, list[str]]]:
-    """Yield only the texts of the documents that `read_documents` yields."""
+    """Yield only the texts, or another column, of the documents that `read_documents` yields."""
     for chunk, mine, rows in _chunks_of(chunks, numbers):
-        yield mine, texts_at(read_texts(store, folder, chunk), rows)
+        yield mine, column_at(read_texts(store, folder, chunk), column, rows)
 
 
-def _chunks_of(chunks: list[Chunk], numbers: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray, list[int]]]:
+def _chunks_of(chunks: Sequence[Chunk], numbers: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray, list[int]]]:
     """Yield each chunk that contains some of the numbered documents, with their numbers and their rows in it."""
     first = 0
     for chunk in chunks:
@@ -285,9 +285,9 @@ def _clean_work(work: ChunkWork) -> Made:
     facts = _facts([documents[i].id for i in kept], texts, [cleaned.sizes[i] for i in kept])
     rows = b""
     if _DATA.near_dedup.enabled:
-        from .minhash import signatures
+        from .minhash import MinHash
 
-        rows = signatures(texts).tobytes()
+        rows = MinHash.of(_DATA.near_dedup).signatures(texts).tobytes()
     parquet = to_parquet([documents[i] for i in kept], texts, "lz4")  # temporary: prefer speed to size
     chunk = _summary(work, cleaned, kept, (len(facts), len(rows), len(parquet)))
     return Made(work.name, _pack(chunk, [facts, rows, parquet]))

@@ -32,6 +32,8 @@ class Duplicates(NamedTuple):
     twin: np.ndarray  # int64, -1 for a kept document
     cluster: np.ndarray  # int64: the first document of its near-duplicate cluster
     beyond: int  # near-duplicates that are connected to their twin only through others, below the threshold themselves
+    similarity: np.ndarray  # float64: of each near-duplicate, in order, to its twin
+    compared: Path | None  # every pair that was compared exactly, as COMPARED; None without near-duplicates
 
 
 def find_duplicates(
@@ -52,14 +54,23 @@ def find_duplicates(
     for partitions, verdict in ((same_id, SAME_ID), (same_text, EXACT)):
         for records in partitions.read(delete=True):
             mark_equal(records, fate, twin, verdict)
-    cluster = np.arange(documents, dtype=np.int64)
-    beyond = 0
-    if near is not None:
-        cluster, beyond = find_near_duplicates(near, fate == KEPT, scratch)
-        similar = cluster != np.arange(documents)
-        fate[similar] = NEAR
-        twin[similar] = cluster[similar]
-    return Duplicates(fate, twin, cluster, beyond)
+    if near is None:
+        cluster = np.arange(documents, dtype=np.int64)
+        return Duplicates(
+            fate=fate, twin=twin, cluster=cluster, beyond=0, similarity=np.empty(0, np.float64), compared=None
+        )
+    found = find_near_duplicates(near, fate == KEPT, scratch)
+    similar = found.cluster != np.arange(documents)
+    fate[similar] = NEAR
+    twin[similar] = found.cluster[similar]
+    return Duplicates(
+        fate=fate,
+        twin=twin,
+        cluster=found.cluster,
+        beyond=found.beyond,
+        similarity=found.similarity,
+        compared=found.compared,
+    )
 
 
 def _hashed(hashes: np.ndarray, numbers: np.ndarray) -> np.ndarray:

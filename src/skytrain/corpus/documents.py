@@ -96,12 +96,12 @@ def from_parquet(body: bytes, rows: list[int] | None = None) -> Iterator[Documen
             yield Document(id_, text, source, json.loads(meta))
 
 
-def texts_at(body: bytes, rows: list[int]) -> list[str]:
-    """Return the texts of some rows of a file, in the order of `rows`."""
+def column_at(body: bytes, name: str, rows: list[int]) -> list[str]:
+    """Return one column, such as the texts, of some rows of a file, in the order of `rows`."""
     pa, parquet = _pyarrow()
-    column = parquet.read_table(pa.BufferReader(body), columns=["text"]).column("text")
-    texts: list[str] = column.take(pa.array(rows, pa.int64())).to_pylist()
-    return texts
+    column = parquet.read_table(pa.BufferReader(body), columns=[name]).column(name)
+    values: list[str] = column.take(pa.array(rows, pa.int64())).to_pylist()
+    return values
 
 
 def texts_in_parquet(body: bytes) -> Iterator[tuple[str, str]]:

@@ -1,21 +1,16 @@
-"""Compiled MinHash signatures of 5-word shingles: words, shingles and 108 minima in one pass over a batch.
-
-18 bands of 6 minima make a pair of Jaccard similarity 0.8 a candidate with probability 1 - (1 - 0.8^6)^18 = 0.996.
-"""
+"""Compiled MinHash signatures of shingles: words, shingles and all minima in one pass over a batch."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numba import njit
 
+from ..config import NearDedupConfig
 from .characters import WORD, character_tables, pack_groups
 
-BANDS = 18
-ROWS = 6
-HASHES = BANDS * ROWS
-SHINGLE_WORDS = 5
 SEED = 1
 FNV_OFFSET, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
 MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -23,62 +18,81 @@ SHIFT_30, SHIFT_27, SHIFT_31, SHIFT_32 = np.uint64(30), np.uint64(27), np.uint64
 COMBINE = np.uint64(0x9E3779B97F4A7C15)
 
 
-def signatures(texts: list[str]) -> np.ndarray:
-    """Return one row of 108 uint32 per text.
+@dataclass(frozen=True)
+class MinHash:
+    """How texts are compared: the words of a shingle, the minima of a signature, and how bands are cut from it."""
 
-    The fraction of equal columns of two rows estimates the Jaccard similarity of their shingles. A word is a sequence
-    of letters and digits in lower case. A text of fewer than five words is one shingle; a text without words has a
-    row of the largest number, which `has_words` detects.
-    """
-    flags, lower = character_tables()
-    factors, offsets = permutations()
-    rows = np.empty((len(texts), HASHES), np.uint32)
-    for places, (codes, starts, _) in pack_groups(texts):
-        part = np.empty((len(places), HASHES), np.uint32)
-        _signatures(codes, starts, flags, lower, factors, offsets, part)
-        rows[places] = part
-    return rows
+    bands: int
+    rows: int
+    shingle_words: int
+    hashes: int  # minima of a signature, of which bands use the first
 
+    @classmethod
+    def of(cls, settings: NearDedupConfig) -> MinHash:
+        return cls(
+            bands=settings.bands,
+            rows=settings.rows,
+            shingle_words=settings.shingle_words,
+            hashes=settings.permutations or settings.bands * settings.rows,
+        )
 
-def shingle_sets(texts: list[str]) -> list[np.ndarray]:
-    """Return each text's set of shingles as sorted 64-bit hashes; a text without words has an empty set."""
-    flags, lower = character_tables()
-    sets: list[np.ndarray] = [np.empty(0, np.uint64)] * len(texts)
-    for places, (codes, starts, _) in pack_groups(texts):
-        hashes = np.empty(len(codes), np.uint64)
-        ends = np.empty(len(places), np.int64)
-        _shingle_sets(codes, starts, flags, lower, hashes, ends)
-        for place, own in zip(places, np.split(hashes[: ends[-1]], ends[:-1]), strict=True):
-            sets[place] = own
-    return sets
+    @property
+    def signature_bytes(self) -> int:
+        return 4 * self.hashes
 
+    def signatures(self, texts: list[str]) -> np.ndarray:
+        """Return one row of `hashes` uint32 per text.
 
-def similarity(one: str, other: str) -> float:
-    """Return the exact Jaccard similarity of the two sets of shingles."""
-    a, b = shingle_sets([one, other])
-    return float(jaccard_of(a, b))
+        The fraction of equal columns of two rows estimates the Jaccard similarity of their shingles. A word is a
+        sequence of letters and digits in lower case. A text of fewer words than a shingle has is one shingle; a text
+        without words has a row of the largest number, which `has_words` detects.
+        """
+        flags, lower = character_tables()
+        factors, offsets = permutations(self.hashes)
+        rows = np.empty((len(texts), self.hashes), np.uint32)
+        for places, (codes, starts, _) in pack_groups(texts):
+            part = np.empty((len(places), self.hashes), np.uint32)
+            _signatures(codes, starts, flags, lower, factors, offsets, self.shingle_words, part)
+            rows[places] = part
+        return rows
+
+    def shingle_sets(self, texts: list[str]) -> list[np.ndarray]:
+        """Return each text's set of shingles as sorted 64-bit hashes; a text without words has an empty set."""
+        flags, lower = character_tables()
+        sets: list[np.ndarray] = [np.empty(0, np.uint64)] * len(texts)
+        for places, (codes, starts, _) in pack_groups(texts):
+            hashes = np.empty(len(codes), np.uint64)
+            ends = np.empty(len(places), np.int64)
+            _shingle_sets(codes, starts, flags, lower, self.shingle_words, hashes, ends)
+            for place, own in zip(places, np.split(hashes[: ends[-1]], ends[:-1]), strict=True):
+                sets[place] = own
+        return sets
+
+    def similarity(self, one: str, other: str) -> float:
+        """Return the exact Jaccard similarity of the two sets of shingles."""
+        a, b = self.shingle_sets([one, other])
+        return float(jaccard_of(a, b))
+
+    def band_hashes(self, rows: np.ndarray) -> np.ndarray:
+        """Return one uint64 per band of each row; two texts that share a band hash are candidates."""
+        hashes = np.empty((len(rows), self.bands), np.uint64)
+        _band_hashes(np.ascontiguousarray(rows), self.rows, hashes)
+        return hashes
 
 
 def has_words(rows: np.ndarray) -> np.ndarray:
     return (rows != np.uint32(0xFFFFFFFF)).any(axis=1)
 
 
-def band_hashes(rows: np.ndarray) -> np.ndarray:
-    """Return one uint64 per band of each row; two texts that share a band hash are candidates."""
-    hashes = np.empty((len(rows), BANDS), np.uint64)
-    _band_hashes(np.ascontiguousarray(rows), hashes)
-    return hashes
-
-
-@lru_cache(maxsize=1)
-def permutations() -> tuple[np.ndarray, np.ndarray]:
+@lru_cache(maxsize=4)
+def permutations(hashes: int) -> tuple[np.ndarray, np.ndarray]:
     """Return factors and offsets of x -> factor * x + offset mod 2^32.
 
     An odd factor makes it a permutation of the shingle hashes.
     """
     generator = np.random.default_rng(SEED)
-    factors = generator.integers(0, 2**32, HASHES, dtype=np.uint32) | np.uint32(1)
-    return factors, generator.integers(0, 2**32, HASHES, dtype=np.uint32)
+    factors = generator.integers(0, 2**32, hashes, dtype=np.uint32) | np.uint32(1)
+    return factors, generator.integers(0, 2**32, hashes, dtype=np.uint32)
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -121,9 +135,9 @@ def hash_words(codes, start, end, flags, lower, words):  # type: ignore[no-untyp
 
 
 @njit(cache=True, nogil=True)
-def _hash_shingles(words, count):  # type: ignore[no-untyped-def]
+def _hash_shingles(words, count, shingle_words):  # type: ignore[no-untyped-def]
     """Replace the hashes of words by those of the shingles that begin with them, and return how many there are."""
-    width = min(SHINGLE_WORDS, count)
+    width = min(shingle_words, count)
     number = count - width + 1
     for j in range(number):
         value = np.uint64(0)
@@ -134,13 +148,13 @@ def _hash_shingles(words, count):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _shingle_sets(codes, starts, flags, lower, hashes, ends):  # type: ignore[no-untyped-def]
+def _shingle_sets(codes, starts, flags, lower, shingle_words, hashes, ends):  # type: ignore[no-untyped-def]
     words = np.empty(longest_text(starts) // 2 + 1, np.uint64)
     filled = 0
     for d in range(len(starts) - 1):
         count = hash_words(codes, starts[d], starts[d + 1], flags, lower, words)
         if count:
-            shingles = np.sort(words[: _hash_shingles(words, count)])
+            shingles = np.sort(words[: _hash_shingles(words, count, shingle_words)])
             for j in range(len(shingles)):
                 if j == 0 or shingles[j] != shingles[j - 1]:
                     hashes[filled] = shingles[j]
@@ -165,7 +179,7 @@ def jaccard_of(one, other):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _signatures(codes, starts, flags, lower, factors, offsets, rows):  # type: ignore[no-untyped-def]
+def _signatures(codes, starts, flags, lower, factors, offsets, shingle_words, rows):  # type: ignore[no-untyped-def]
     most = longest_text(starts) // 2 + 1
     words, shingles = np.empty(most, np.uint64), np.empty(most, np.uint32)
     for d in range(len(starts) - 1):
@@ -173,7 +187,7 @@ def _signatures(codes, starts, flags, lower, factors, offsets, rows):  # type: i
         if count == 0:
             rows[d, :] = np.uint32(0xFFFFFFFF)
             continue
-        number = _hash_shingles(words, count)
+        number = _hash_shingles(words, count, shingle_words)
         for j in range(number):
             shingles[j] = np.uint32(words[j] >> SHIFT_32)
         # One permutation over all shingles keeps its minimum in a register, and the loop is vectorized (8 or 16 wide).
@@ -186,10 +200,10 @@ def _signatures(codes, starts, flags, lower, factors, offsets, rows):  # type: i
 
 
 @njit(cache=True, nogil=True)
-def _band_hashes(rows, hashes):  # type: ignore[no-untyped-def]
+def _band_hashes(rows, rows_per_band, hashes):  # type: ignore[no-untyped-def]
     for d in range(rows.shape[0]):
         for band in range(hashes.shape[1]):
             value = np.uint64(band)
-            for r in range(ROWS):
-                value = mix(value * COMBINE + np.uint64(rows[d, band * ROWS + r]))
+            for r in range(rows_per_band):
+                value = mix(value * COMBINE + np.uint64(rows[d, band * rows_per_band + r]))
             hashes[d, band] = value

@@ -1,7 +1,8 @@
 """Near-duplicates in bounded memory: MinHash bands propose pairs, exact Jaccard similarity decides which are similar.
 
-Only documents of pairs that could be similar are read again, for their sets of shingles. A cluster is a connected
-component of similar pairs, so it does not depend on the order in which pairs are compared.
+Only documents of pairs that could be similar are read again, for their sets of shingles. Each such pair is compared
+once and its similarity is kept. A cluster is a connected component of similar pairs, so it does not depend on the order
+in which pairs are compared.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from .minhash import BANDS, HASHES, band_hashes, has_words, jaccard_of, shingle_sets
-from .partitions import Partitions
+from .minhash import MinHash, has_words, jaccard_of
+from .partitions import Partitions, RangePartitions
 
 REVISION = 2  # raised when the same settings give other results: prepared data then has another version
 BANDED = np.dtype([("hash", np.uint64), ("document", np.int64)])
-ROW_BYTES = HASHES * 4
+PROPOSED = np.dtype([("a", np.int64), ("b", np.int64)])
+# A pair that was compared exactly; `a` is the earlier document. Files of them are sorted by b, then a.
+COMPARED = np.dtype([("a", np.int64), ("b", np.int64), ("similarity", np.float64)])
 ROWS_AT_ONCE = 1 << 14
 # The first ALL_PAIRS documents of a bucket are all compared with each other; each later one only with the bucket's
 # first NEIGHBOURS documents and the NEIGHBOURS before it.
@@ -28,12 +31,13 @@ ALL_PAIRS = 32
 NEIGHBOURS = 8
 PAIRS_AT_ONCE = 1 << 16
 SET_BYTES_AT_ONCE = 64 << 20
-# Disk space during the search. Sets of shingles come on top, for documents that could have a near-duplicate.
-SCRATCH_BYTES_PER_DOCUMENT = ROW_BYTES + BANDS * BANDED.itemsize
+PROPOSED_PER_FILE = 1 << 16  # documents; a document proposes at most 16 pairs for each band on average
 SCRATCH_BYTES_PER_SHINGLE = 8
-# Signatures estimate similarity with a standard error of 0.038 at 0.8. A pair whose estimate is lower by this much is
-# not compared exactly: 4 standard errors, so about one similar pair in 30,000 is missed.
+# 108 minima estimate similarity with a standard error of 0.038 at 0.8. A pair whose estimate is lower by this much is
+# not compared exactly: 4 standard errors, so about one similar pair in 30,000 is missed. The error of another number
+# of minima is in proportion to the root of its inverse.
 ESTIMATE_MARGIN = 0.15
+MARGIN_HASHES = 108
 
 # Yields (document numbers, their texts) for the given numbers, in ascending order.
 ReadTexts = Callable[[np.ndarray], Iterator[tuple[np.ndarray, list[str]]]]
@@ -46,44 +50,75 @@ class NearInputs:
     signatures: Path
     texts: ReadTexts
     min_similarity: float
+    minhash: MinHash
 
 
 class NearDuplicates(NamedTuple):
-    """The first document of each document's cluster, and how many are less similar to it than the threshold."""
+    """The first document of each document's cluster, and what was measured on the way."""
 
     cluster: np.ndarray  # int64
+    similarity: np.ndarray  # float64: of each removed document, in order, to the first of its cluster
     beyond: int  # removed documents that are similar to the kept one only through others
+    compared: Path  # every pair that was compared exactly, as COMPARED
+
+
+def scratch_bytes_per_document(minhash: MinHash) -> int:
+    """Return the disk space of the search. Sets of shingles and pairs come on top, where documents could be similar."""
+    return minhash.signature_bytes + minhash.bands * BANDED.itemsize
 
 
 def find_near_duplicates(inputs: NearInputs, candidates: np.ndarray, scratch: Path) -> NearDuplicates:
     """Cluster the documents for which `candidates` is true; each other document is its own cluster."""
-    bands = _spread_bands(inputs.signatures, candidates, scratch)
+    bands = _spread_bands(inputs, candidates, scratch)
     needed = _could_be_similar(bands, inputs, len(candidates))
-    sets = ShingleSets.write(scratch / "shingles", np.flatnonzero(needed), inputs.texts)
+    sets = ShingleSets.write(scratch / "shingles", np.flatnonzero(needed), inputs)
     parent = np.arange(len(candidates), dtype=np.int64)
+    compared = scratch / "compared"
     try:
-        for pairs in _pairs(bands, needed, parent, delete=True):
-            for some in sets.fitting(pairs):
-                _unite(some, *sets.table(some), inputs.min_similarity, parent)
+        with compared.open("wb") as file:
+            for pairs in _proposed(bands, needed, scratch):
+                for some in sets.fitting(pairs):
+                    similarity = np.empty(len(some), np.float64)
+                    _compare(*sets.table(some), similarity)
+                    _unite(some, similarity, inputs.min_similarity, parent)
+                    file.write(compared_records(some, similarity).tobytes())
         _flatten(parent)
         removed = np.flatnonzero(parent != np.arange(len(parent)))
-        kept_and_removed = np.stack([parent[removed], removed], axis=1)
-        beyond = sum(
-            _count_below(some, *sets.table(some), inputs.min_similarity) for some in sets.fitting(kept_and_removed)
-        )
+        similarity = _similarity_to_kept(sets, parent, removed)
     finally:
         sets.remove()
-    return NearDuplicates(parent, beyond)
+    beyond = int((similarity < inputs.min_similarity).sum())
+    return NearDuplicates(cluster=parent, similarity=similarity, beyond=beyond, compared=compared)
 
 
-def _spread_bands(signatures: Path, candidates: np.ndarray, scratch: Path) -> list[Partitions]:
-    bands = [Partitions(scratch, f"band-{band:02d}", BANDED, len(candidates), sharing=BANDS) for band in range(BANDS)]
-    with signatures.open("rb") as file:
+def compared_records(pairs: np.ndarray, similarity: np.ndarray) -> np.ndarray:
+    """Return pairs of documents, one in a row, and their similarities as COMPARED."""
+    records = np.empty(len(pairs), COMPARED)
+    records["a"] = pairs[:, 0]
+    records["b"] = pairs[:, 1]
+    records["similarity"] = similarity
+    return records
+
+
+def _similarity_to_kept(sets: ShingleSets, parent: np.ndarray, removed: np.ndarray) -> np.ndarray:
+    pairs = np.stack([parent[removed], removed], axis=1)
+    parts = [np.empty(0, np.float64)]
+    for some in sets.fitting(pairs):
+        parts.append(np.empty(len(some), np.float64))
+        _compare(*sets.table(some), parts[-1])
+    return np.concatenate(parts)
+
+
+def _spread_bands(inputs: NearInputs, candidates: np.ndarray, scratch: Path) -> list[Partitions]:
+    minhash = inputs.minhash
+    count = minhash.bands
+    bands = [Partitions(scratch, f"band-{band:02d}", BANDED, len(candidates), sharing=count) for band in range(count)]
+    with inputs.signatures.open("rb") as file:
         for first in range(0, len(candidates), ROWS_AT_ONCE):
-            count = min(ROWS_AT_ONCE, len(candidates) - first)
-            rows = np.fromfile(file, np.uint32, count * HASHES).reshape(-1, HASHES)
-            use = np.flatnonzero(candidates[first : first + count] & has_words(rows))
-            hashes = band_hashes(rows[use])
+            documents = min(ROWS_AT_ONCE, len(candidates) - first)
+            rows = np.fromfile(file, np.uint32, documents * minhash.hashes).reshape(-1, minhash.hashes)
+            use = np.flatnonzero(candidates[first : first + documents] & has_words(rows))
+            hashes = minhash.band_hashes(rows[use])
             for band, partitions in enumerate(bands):
                 records = np.empty(len(use), BANDED)
                 records["hash"] = hashes[:, band]
@@ -95,24 +130,41 @@ def _spread_bands(signatures: Path, candidates: np.ndarray, scratch: Path) -> li
 def _could_be_similar(bands: list[Partitions], inputs: NearInputs, documents: int) -> np.ndarray:
     """Return which documents belong to a pair whose signatures do not rule out similarity."""
     needed = np.zeros(documents, np.bool_)
-    unlinked = np.arange(documents, dtype=np.int64)  # each document is its own parent
-    least = least_equal(inputs.min_similarity)
+    size = inputs.minhash.signature_bytes
+    least = least_equal(inputs.min_similarity, inputs.minhash.hashes)
     with inputs.signatures.open("rb") as rows:
-        for pairs in _pairs(bands, needed, unlinked, marking=True):
+        for pairs in _pairs(bands, needed, marking=True):
             documents_of, places = _places(pairs)
             # Read row by row: mapping the whole file would count as memory of this process.
-            read = b"".join(os.pread(rows.fileno(), ROW_BYTES, int(number) * ROW_BYTES) for number in documents_of)
-            _mark(pairs, places, np.frombuffer(read, np.uint32).reshape(-1, HASHES), least, needed)
+            read = b"".join(os.pread(rows.fileno(), size, int(number) * size) for number in documents_of)
+            _mark(pairs, places, np.frombuffer(read, np.uint32).reshape(-1, inputs.minhash.hashes), least, needed)
     return needed
 
 
-def least_equal(min_similarity: float) -> int:
+def least_equal(min_similarity: float, hashes: int) -> int:
     """Return how many minima two signatures must share for their documents to be compared exactly."""
-    return int(np.ceil((min_similarity - ESTIMATE_MARGIN) * HASHES))
+    margin = ESTIMATE_MARGIN * (MARGIN_HASHES / hashes) ** 0.5
+    return max(0, int(np.ceil((min_similarity - margin) * hashes)))
+
+
+def _proposed(bands: list[Partitions], needed: np.ndarray, scratch: Path) -> Iterator[np.ndarray]:
+    """Yield the pairs to compare, each once, sorted by their second document, then by their first."""
+    files = RangePartitions(scratch, "proposed", PROPOSED, "b", -(-len(needed) // PROPOSED_PER_FILE), PROPOSED_PER_FILE)
+    for pairs in _pairs(bands, needed, delete=True):
+        records = np.empty(len(pairs), PROPOSED)
+        records["a"] = pairs[:, 0]
+        records["b"] = pairs[:, 1]
+        files.append(records)
+    for records in files.read(delete=True):
+        records = records[np.lexsort((records["a"], records["b"]))]
+        new = np.ones(len(records), np.bool_)
+        new[1:] = records[1:] != records[:-1]
+        records = records[new]
+        yield np.stack([records["a"], records["b"]], axis=1)
 
 
 def _pairs(
-    bands: list[Partitions], needed: np.ndarray, parent: np.ndarray, *, marking: bool = False, delete: bool = False
+    bands: list[Partitions], needed: np.ndarray, *, marking: bool = False, delete: bool = False
 ) -> Iterator[np.ndarray]:
     """Yield pairs of documents that share a bucket, except those that are already decided (see `_is_decided`)."""
     pairs = np.empty((PAIRS_AT_ONCE, 2), np.int64)
@@ -124,7 +176,7 @@ def _pairs(
             documents = np.ascontiguousarray(records["document"])
             at = (0, 0, 0)
             while at[0] < len(hashes):
-                count, at = _candidates(hashes, documents, (needed, parent, marking), pairs, at)
+                count, at = _candidates(hashes, documents, (needed, marking), pairs, at)
                 if count:
                     yield pairs[:count]
 
@@ -145,11 +197,11 @@ class ShingleSets:
         self._file = path.open("rb")
 
     @classmethod
-    def write(cls, path: Path, documents: np.ndarray, texts: ReadTexts) -> ShingleSets:
+    def write(cls, path: Path, documents: np.ndarray, inputs: NearInputs) -> ShingleSets:
         sizes = []
         with path.open("wb") as file:
-            for numbers, some in texts(documents):
-                sets = shingle_sets(some)
+            for numbers, some in inputs.texts(documents):
+                sets = inputs.minhash.shingle_sets(some)
                 sizes += [len(one) for one in sets]
                 assert len(numbers) == len(some)
                 file.write(np.concatenate(sets).tobytes() if sets else b"")
@@ -198,10 +250,9 @@ def _flatten(parent):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _is_decided(state, a, b):  # type: ignore[no-untyped-def]
-    needed, parent, marking = state
-    if marking:  # decided once both are known to be needed
-        return needed[a] and needed[b]
-    return not needed[a] or not needed[b] or _root(parent, a) == _root(parent, b)
+    needed, marking = state
+    both = needed[a] and needed[b]
+    return both if marking else not both  # while marking, a pair is decided once both are known to be needed
 
 
 @njit(cache=True, nogil=True)
@@ -248,16 +299,14 @@ def _similarity(sets, bounds, a, b):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _unite(pairs, places, sets, bounds, min_similarity, parent):  # type: ignore[no-untyped-def]
-    for p in range(len(pairs)):
-        a, b = _root(parent, pairs[p, 0]), _root(parent, pairs[p, 1])
-        if a != b and _similarity(sets, bounds, places[p, 0], places[p, 1]) >= min_similarity:
-            parent[max(a, b)] = min(a, b)  # so a cluster's root is its first document
+def _compare(places, sets, bounds, similarity):  # type: ignore[no-untyped-def]
+    for p in range(len(places)):
+        similarity[p] = _similarity(sets, bounds, places[p, 0], places[p, 1])
 
 
 @njit(cache=True, nogil=True)
-def _count_below(pairs, places, sets, bounds, min_similarity):  # type: ignore[no-untyped-def]
-    below = 0
+def _unite(pairs, similarity, min_similarity, parent):  # type: ignore[no-untyped-def]
     for p in range(len(pairs)):
-        below += _similarity(sets, bounds, places[p, 0], places[p, 1]) < min_similarity
-    return below
+        if similarity[p] >= min_similarity:
+            a, b = _root(parent, pairs[p, 0]), _root(parent, pairs[p, 1])
+            parent[max(a, b)] = min(a, b)  # so a cluster's root is its first document

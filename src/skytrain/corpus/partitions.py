@@ -1,4 +1,4 @@
-"""Files over which records are spread by their hash, so that each file can be sorted in memory."""
+"""Files over which records are spread, so that each file can be sorted in memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Partitions:
         records = np.concatenate(self._buffer)
         self._buffer = []
         self._buffered = 0
-        targets = (records["hash"] >> np.uint64(40)) % np.uint64(self._files)
+        targets = self._targets(records)
         order = np.argsort(targets, kind="stable")
         ends = np.searchsorted(targets[order], np.arange(1, self._files + 1))
         for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
@@ -52,5 +52,23 @@ class Partitions:
                 with self._path(number).open("ab") as file:
                     file.write(records[order[start:end]].tobytes())  # tofile hides that the disk is full
 
+    def _targets(self, records: np.ndarray) -> np.ndarray:
+        """Return the number of each record's file."""
+        return (records["hash"] >> np.uint64(40)) % np.uint64(self._files)
+
     def _path(self, number: int) -> Path:
         return self._folder / f"{self._name}-{number:06d}"
+
+
+class RangePartitions(Partitions):
+    """Files of records by ranges of a field, so that all records can be read in its order."""
+
+    def __init__(self, folder: Path, name: str, dtype: np.dtype, field: str, files: int, values_per_file: int) -> None:
+        super().__init__(folder, name, dtype, expected=0)
+        self._files = max(1, files)
+        self._field = field
+        self._values_per_file = values_per_file
+
+    def _targets(self, records: np.ndarray) -> np.ndarray:
+        targets: np.ndarray = records[self._field] // self._values_per_file
+        return targets

@@ -14,7 +14,7 @@ from ..storage import Store
 from .chunks import EXAMPLE_CHARS, EXAMPLES, Chunk, read_documents
 from .dedup import EXACT, NEAR, SAME_ID, Duplicates
 from .documents import Document
-from .minhash import similarity
+from .minhash import MinHash
 
 SHOWN_PAIRS = 5
 
@@ -87,11 +87,11 @@ def write_report(
         examples = {**examples, "exact_dedup": [_shown(texts[i]) for i in duplicates.first_exact]}
     report: dict[str, Any] = {"examples": dict(sorted(examples.items()))}
     if data.near_dedup.enabled:
-        report["near_duplicates"] = _near(duplicates, texts)
+        report["near_duplicates"] = _near(duplicates, texts, MinHash.of(data.near_dedup))
     store.write(f"{folder}/report.json", (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def _near(duplicates: DuplicateSummary, texts: dict[int, Document]) -> dict[str, Any]:
+def _near(duplicates: DuplicateSummary, texts: dict[int, Document], minhash: MinHash) -> dict[str, Any]:
     pairs = [(texts[removed], texts[kept]) for removed, kept in duplicates.shown_near]
     return {
         "clusters": duplicates.clusters,
@@ -100,7 +100,8 @@ def _near(duplicates: DuplicateSummary, texts: dict[int, Document]) -> dict[str,
         # Removed documents that are similar to the kept one only through other removed ones.
         "below_min_similarity": duplicates.beyond,
         "examples": [
-            {"jaccard": round(similarity(a.text, b.text), 3), "removed": _shown(a), "kept": _shown(b)} for a, b in pairs
+            {"jaccard": round(minhash.similarity(a.text, b.text), 3), "removed": _shown(a), "kept": _shown(b)}
+            for a, b in pairs
         ],
     }
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from ..config import DATA, DataConfig, SkytrainError, make, plural, select
+from ..config import BEFORE, DATA, DataConfig, NearDedupConfig, SkytrainError, make, plural, select
 from .files import InputFile, find_files
 
 VERSION_DIGITS = 12
@@ -114,9 +114,15 @@ def recipe_hash(data: DataConfig) -> str:
 
 def _recipe(data: DataConfig) -> dict[str, Any]:
     recipe = select(DataConfig, dataclasses.asdict(data), {DATA})
+    near = recipe["near_dedup"]
     if not data.near_dedup.enabled:
         # Unused, so it is hashed with its former default: data prepared before the default changed is still found.
-        recipe["near_dedup"] = {**recipe["near_dedup"], "min_similarity": FORMER_MIN_SIMILARITY}
+        near = {"enabled": False, "min_similarity": FORMER_MIN_SIMILARITY}
+    elif near["permutations"] == near["bands"] * near["rows"]:
+        near["permutations"] = None  # the same signatures
+    # Settings that had no name once are hashed only where they differ from what was done then.
+    before = BEFORE[NearDedupConfig]
+    recipe["near_dedup"] = {key: near[key] for key in near if key not in before or near[key] != before[key]}
     args = recipe["source"].get("args", {})
     if args.get("paths", "") is None:  # a data set of the hub, hashed as before it could be read from files
         recipe["source"] = {**recipe["source"], "args": {key: args[key] for key in args if key != "paths"}}

@@ -7,7 +7,7 @@ import pyarrow.parquet  # noqa: F401
 from resiliparse.parse.lang import detect_fast  # noqa: F401
 
 from . import chunks, dedup  # noqa: F401
-from .minhash import signatures
+from .minhash import MinHash
 from .rules.lines import LineRule, join_lines
 from .rules.scan import scan
 from .rules.tidy import english, untidy
@@ -23,4 +23,4 @@ for group in scan(TEXTS, True, 30).groups:
     )
 untidy(TEXTS)
 english(TEXTS, 0.5)
-signatures(TEXTS)
+MinHash(bands=1, rows=1, shingle_words=1, hashes=1).signatures(TEXTS)  # compiled alike for other numbers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from .cloud import CloudConfig, RolesConfig, SubnetsConfig
-from .data import DataConfig, SourceConfig, SparkConfig
+from .data import DataConfig, NearDedupConfig, SourceConfig, SparkConfig
 from .declare import DATA, EXECUTION, NUMBERS, RESULT, WEIGHTS, Decides, Declared, declared, setting, settings
 from .eks import EksConfig
 from .emr import EmrConfig
@@ -94,6 +94,7 @@ __all__ = [
     "MetricsConfig",
     "MixturePhase",
     "ModelConfig",
+    "NearDedupConfig",
     "OneOf",
     "OptimizerConfig",
     "OptimizerFacts",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from .declare import DATA, EXECUTION, NUMBERS, setting, settings
-from .kinds import Bytes, Count, Fraction, NonNegative, OtherKeys, Positive, PositiveFloat, Whole
+from .kinds import Bytes, Count, Fraction, NonNegative, OtherKeys, Positive, PositiveFloat, Range, Whole
 
 
 @settings
@@ -150,11 +150,23 @@ class CleaningConfig:
 
 @settings
 class NearDedupConfig:
-    """Near-duplicates: MinHash (18 bands of 6) finds pairs, and the exact Jaccard similarity of 5-word shingles decides."""
+    """Near-duplicates: MinHash proposes pairs that share a band, and the exact Jaccard similarity of shingles decides.
+
+    A pair of similarity s is proposed with probability 1 - (1 - s^rows)^bands.
+    """
 
     enabled: bool = setting(DATA, "Remove near-duplicates.")
     min_similarity: Fraction = setting(
-        DATA, "Jaccard similarity of 5-word shingles from which two documents are near-duplicates."
+        DATA, "Jaccard similarity of shingles from which two documents are near-duplicates."
+    )
+    shingle_words: Positive = setting(DATA, "Words of a shingle.")
+    bands: Annotated[int, Range(min=1, max=1000)] = setting(
+        DATA, "Bands of a signature: more propose more pairs, also dissimilar ones."
+    )
+    rows: Positive = setting(DATA, "Minima in a band: more propose fewer pairs, and miss more similar ones.")
+    permutations: Positive | None = setting(
+        DATA,
+        "Minima of a signature, at least bands x rows; null: just as many. More estimate better which proposed pairs are worth an exact comparison.",
     )
 
 

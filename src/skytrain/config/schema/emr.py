@@ -35,3 +35,16 @@ class EmrConfig:
     core_nodes: Positive = setting(EXECUTION, "Number of core nodes.")
     task: str = setting(EXECUTION, "Type of its task nodes, on spot: losing one costs time, not results.")
     task_nodes: Annotated[int, Range(min=0)] = setting(EXECUTION, "Number of task nodes; 0: none.")
+    root_disk_gb: Annotated[int, Range(min=15, max=100)] = setting(
+        EXECUTION, "Root disk of each node of a cluster in GB: programs and what a bootstrap installs."
+    )
+    applications: list[str] = setting(
+        EXECUTION, "What a cluster installs: Spark, and for notebooks such as JupyterHub or JupyterEnterpriseGateway."
+    )
+    keep_alive: bool = setting(
+        EXECUTION, "Keep the cluster when its step has ended, for notebooks, until it was idle for `idle`."
+    )
+    image: str | None = setting(
+        EXECUTION,
+        "Image of a cluster's nodes (ami-...), or of the workers of EMR Serverless (in ECR); null: that of the release.",
+    )

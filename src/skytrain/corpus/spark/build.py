@@ -15,17 +15,21 @@ from ...storage import Store, StoreError
 from ..build import TARGET_SLACK, needed_text
 from ..chunks import EXAMPLES, Chunk
 from ..dedup import EXACT, NEAR, SAME_ID
+from ..duplicates import REMOVED
 from ..finish import CleanedCorpus, check_documents, finish_corpus
 from ..manifest import CorpusManifest, CorpusPart, corpus_folder
+from ..minhash import MinHash
 from ..report import DuplicateSummary, shown_places
 from .cleaning import SparkCleaning
 from .equal import find_equal
+from .found import FoundTables, write_found
 from .jobs import FinishedStages, SparkFailure, SparkJobs
 from .parts import BlockFacts, PartsPlan, measure_blocks, plan_parts, write_parts
 from .place import CorpusPlace
 from .similar import SimilarSearch, find_similar
-from .tables import REMOVED, RecordTable
+from .tables import RecordTable
 
+TABLES_REVISION = 2  # raised when the tables of a search change: those of an interrupted one are then not read
 BLOCKS_PER_PARTITION = 4  # blocks are spread over partitions by hash: several even out
 
 
@@ -36,7 +40,7 @@ def write_corpus_on_spark(store: Store, data: DataConfig, source: Any, version: 
     """
     folder = corpus_folder(data.name, version)
     try:
-        cleaned, plan, near_facts = _clean_and_compare(store, folder, data, source, jobs)
+        cleaned, plan, found, near_facts = _clean_and_compare(store, folder, data, source, jobs)
         check_documents(store, folder, data, cleaned)
     except (StoreError, SparkFailure):
         raise  # keep finished stages for the next call
@@ -45,6 +49,7 @@ def write_corpus_on_spark(store: Store, data: DataConfig, source: Any, version: 
         store.delete_all(f"{folder}/spark")
         raise
     stages = FinishedStages(store, plan.place.work)
+    write_found(jobs, stages, folder, found)
     written = stages.get("parts", lambda: [asdict(part) for part in write_parts(jobs, plan)])
     parts = [CorpusPart(**part) for part in written]
     manifest = finish_corpus(store, data, source, version, cleaned, parts)
@@ -55,46 +60,48 @@ def write_corpus_on_spark(store: Store, data: DataConfig, source: Any, version: 
 
 def _clean_and_compare(
     store: Store, folder: str, data: DataConfig, source: Any, jobs: SparkJobs
-) -> tuple[CleanedCorpus, PartsPlan, dict[str, Any]]:
+) -> tuple[CleanedCorpus, PartsPlan, FoundTables, dict[str, Any]]:
     """Clean files until the source ends or enough text remains after deduplication, like the local engine."""
     cleaning = SparkCleaning(jobs, store, folder, data, source)
     needed = needed_text(data)
     goal = needed * TARGET_SLACK if needed else math.inf
     while True:
         chunks, complete = cleaning.until(goal)
-        place = _place(store, folder, chunks, jobs)
+        place = _place(store, folder, chunks, jobs, MinHash.of(data.near_dedup))
         stages = FinishedStages(store, place.work)
-        removed, facts = _find_duplicates(jobs, stages, place, data)
-        plan = PartsPlan(place, removed, folder)
+        found, facts = _find_duplicates(jobs, stages, place, data)
+        plan = PartsPlan(place, found.removed, folder)
         measured = stages.get("measure", partial(measure_blocks, jobs, plan))
         blocks = [BlockFacts(*facts) for facts in measured]
         left = sum(block.kept_bytes for block in blocks)
         if complete or needed is None or left >= needed:
-            summary = _summary(place, blocks, removed, facts)
+            summary = _summary(place, blocks, found.removed, facts)
             plan = replace(plan, parts=tuple(plan_parts(place, blocks, data.part_bytes)))
-            return CleanedCorpus(chunks, summary, complete, cleaning.examples(chunks)), plan, facts
+            return CleanedCorpus(chunks, summary, complete, cleaning.examples(chunks)), plan, found, facts
         goal = sum(chunk.bytes for chunk in chunks) * needed / max(1, left) * TARGET_SLACK
 
 
-def _place(store: Store, folder: str, chunks: list[Chunk], jobs: SparkJobs) -> CorpusPlace:
+def _place(store: Store, folder: str, chunks: list[Chunk], jobs: SparkJobs, minhash: MinHash) -> CorpusPlace:
     """Return the place of a search, whose work folder is named by the number of chunks.
 
     With a target, the search may be repeated over more chunks.
     """
     jobs.shuffle_partitions = jobs.partitions_for(sum(chunk.documents for chunk in chunks))
-    work = f"{folder}/spark/{len(chunks):06d}-{jobs.shuffle_partitions}"
-    return CorpusPlace.of(store, f"{folder}/clean", work, chunks, BLOCKS_PER_PARTITION * jobs.shuffle_partitions)
+    work = f"{folder}/spark/{len(chunks):06d}-{jobs.shuffle_partitions}-r{TABLES_REVISION}"
+    blocks = BLOCKS_PER_PARTITION * jobs.shuffle_partitions
+    return CorpusPlace.of(store, f"{folder}/clean", work, chunks, blocks, minhash)
 
 
 def _find_duplicates(
     jobs: SparkJobs, stages: FinishedStages, place: CorpusPlace, data: DataConfig
-) -> tuple[tuple[RecordTable, ...], dict[str, Any]]:
+) -> tuple[FoundTables, dict[str, Any]]:
     equal = stages.table("equal", lambda: find_equal(jobs, jobs.share(place), data.exact_dedup))
     if not data.near_dedup.enabled:
-        return (equal,), {"clusters": 0, "cluster_sizes": {}, "beyond": 0}
+        return FoundTables(place, (equal,)), {"clusters": 0, "cluster_sizes": {}, "beyond": 0}
     search = SimilarSearch(place=place, removed=equal, min_similarity=data.near_dedup.min_similarity)
-    near, facts = find_similar(jobs, stages, search)
-    return (equal, near), facts
+    similar = find_similar(jobs, stages, search)
+    found = FoundTables(place, (equal, similar.near), similar.needed, similar.compared)
+    return found, similar.facts
 
 
 def _summary(

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..near import COMPARED
 from .jobs import FinishedStages, SparkJobs
 from .place import CorpusPlace
 from .streams import LargeStars, SmallStars, checksum, contract
@@ -31,9 +32,17 @@ class LinkFiles:
     name: str
     table: RecordTable
     groups: tuple[tuple[int, ...], ...]  # the table's files, by task
+    min_similarity: float | None  # of compared pairs, the ones that are links; None: every record is one
 
     @classmethod
-    def of(cls, place: CorpusPlace, name: str, table: RecordTable, links_per_task: int) -> LinkFiles:
+    def of(
+        cls,
+        place: CorpusPlace,
+        name: str,
+        table: RecordTable,
+        links_per_task: int,
+        min_similarity: float | None = None,
+    ) -> LinkFiles:
         groups: list[list[int]] = []
         filled = links_per_task
         for number, (_, _, rows) in enumerate(table.files):
@@ -42,23 +51,32 @@ class LinkFiles:
                 filled = 0
             groups[-1].append(number)
             filled += rows
-        return cls(place, name, table, tuple(map(tuple, groups)))
+        return cls(place=place, name=name, table=table, groups=tuple(map(tuple, groups)), min_similarity=min_similarity)
 
     def read(self, task: int) -> Iterator[np.ndarray]:
         for number in self.groups[task]:
             only = RecordTable(self.table.name, (self.table.files[number],))
-            yield from only.read(self.place, only.files[0][0], PAIR)
+            if self.min_similarity is None:
+                yield from only.read(self.place, only.files[0][0], PAIR)
+                continue
+            for compared in only.read(self.place, only.files[0][0], COMPARED):
+                similar = compared[compared["similarity"] >= self.min_similarity]
+                yield records_of(PAIR, a=similar["a"], b=similar["b"])
 
 
 def find_components(
     jobs: SparkJobs,
     stages: FinishedStages,
     place: CorpusPlace,
-    edges: RecordTable,
+    compared: RecordTable,
+    min_similarity: float,
     links_per_task: int = LINKS_PER_TASK,
 ) -> tuple[RecordTable, int]:
-    """Return a table of (document, first document of its cluster), and in how many rounds it was found."""
-    files = LinkFiles.of(place, "links-00", edges, links_per_task)
+    """Return a table of (document, first document of its cluster), and in how many rounds it was found.
+
+    The links are the compared pairs that are similar enough.
+    """
+    files = LinkFiles.of(place, "links-00", compared, links_per_task, min_similarity)
     links = stages.table("links-00", lambda: _contract(jobs, files))
     rounds = 1
     while len(files.groups) > 1 or rounds > 1:

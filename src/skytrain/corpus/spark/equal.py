@@ -10,14 +10,15 @@ import numpy as np
 
 from ..chunks import read_facts
 from ..dedup import EXACT, KEPT, SAME_ID
+from ..duplicates import REMOVED
 from .jobs import SparkJobs
 from .place import CorpusPlace
 from .streams import EqualKeys
-from .tables import REMOVED, RecordTable, batch, columns_of
+from .tables import RecordTable, batch, columns_of
 
 HASHED = "id0 long, id1 long, text0 long, text1 long, number long"
 MARKED = "text0 long, text1 long, number long, fate byte, twin long"
-BY_BLOCK = "block int, number long, fate byte, twin long"
+BY_BLOCK = "block int, number long, fate byte, twin long, similarity double"
 
 
 def find_equal(jobs: SparkJobs, shared: Any, exact: bool) -> RecordTable:
@@ -62,4 +63,10 @@ def _removed(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
     place: CorpusPlace = shared.value
     for numbers, fates, twins in columns_of(batches, "number", "fate", "twin"):
         gone = np.flatnonzero(fates != KEPT)
-        yield batch(block=place.block_of(numbers[gone]), number=numbers[gone], fate=fates[gone], twin=twins[gone])
+        yield batch(
+            block=place.block_of(numbers[gone]),
+            number=numbers[gone],
+            fate=fates[gone],
+            twin=twins[gone],
+            similarity=np.ones(len(gone)),
+        )

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...storage import Store
 from ..chunks import Chunk, read_signatures, read_texts
-from ..minhash import HASHES, shingle_sets
+from ..minhash import MinHash
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,13 @@ class CorpusPlace:
     work: str  # the folder of this search
     chunks: tuple[Chunk, ...]
     blocks: tuple[int, ...]  # the first chunk of each block, and the number of chunks
+    minhash: MinHash
 
     @classmethod
-    def of(cls, store: Store, clean: str, work: str, chunks: list[Chunk], blocks: int) -> CorpusPlace:
+    def of(cls, store: Store, clean: str, work: str, chunks: list[Chunk], blocks: int, minhash: MinHash) -> CorpusPlace:
         light = tuple(dataclasses.replace(chunk, tallies={}, removed={}, examples={}) for chunk in chunks)
         bounds = np.linspace(0, len(chunks), min(blocks, len(chunks)) + 1).astype(int)
-        return cls(store=store, clean=clean, work=work, chunks=light, blocks=tuple(bounds.tolist()))
+        return cls(store=store, clean=clean, work=work, chunks=light, blocks=tuple(bounds.tolist()), minhash=minhash)
 
     @cached_property
     def firsts(self) -> np.ndarray:
@@ -74,7 +75,7 @@ class DocumentReader:
 
     def signatures(self, numbers: np.ndarray) -> np.ndarray:
         """Return one row of minima for each of the ascending numbers."""
-        rows = np.empty((len(numbers), HASHES), np.uint32)
+        rows = np.empty((len(numbers), self.place.minhash.hashes), np.uint32)
         for chunk, part in self.by_chunk(numbers):
             rows[part] = self._read("signatures", chunk)[numbers[part] - self.place.firsts[chunk]]
         return rows
@@ -85,7 +86,7 @@ class DocumentReader:
 
         for chunk, part in self.by_chunk(numbers):
             rows, places = np.unique(numbers[part] - self.place.firsts[chunk], return_inverse=True)
-            sets = shingle_sets(self._read("texts", chunk).take(pa.array(rows)).to_pylist())
+            sets = self.place.minhash.shingle_sets(self._read("texts", chunk).take(pa.array(rows)).to_pylist())
             yield part, [sets[i] for i in places]
 
     def _read(self, what: str, chunk: int) -> Any:
@@ -97,7 +98,8 @@ class DocumentReader:
         store = self.place.store
         folder = self.place.clean
         if what == "signatures":
-            return np.frombuffer(read_signatures(store, folder, chunk), np.uint32).reshape(-1, HASHES)
+            rows = np.frombuffer(read_signatures(store, folder, chunk), np.uint32)
+            return rows.reshape(-1, self.place.minhash.hashes)
         import pyarrow as pa
         import pyarrow.parquet as pq
 

@@ -10,21 +10,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..chunks import read_signatures
 from ..dedup import KEPT, NEAR
-from ..minhash import BANDS, HASHES, band_hashes, has_words, jaccard_of
-from ..near import least_equal
+from ..duplicates import REMOVED
+from ..minhash import has_words, jaccard_of
+from ..near import COMPARED, least_equal
 from ..report import size_histogram
 from .components import find_components
 from .jobs import FinishedStages, SparkJobs, raised
 from .place import CorpusPlace, DocumentReader
-from .tables import FILES, NUMBER, PAIR, REMOVED, RecordTable, TableWriter, batch, columns_of, records_of, runs
+from .tables import FILES, NUMBER, PAIR, RecordTable, TableWriter, batch, columns_of, records_of, runs
 
-BANDED = "hash long, band byte, number long"
+BANDED = "hash long, band short, number long"
 BY_BLOCK = "block int, a long, b long"
 WITH_CONTENT = "block int, b long, a long, content binary"
 NUMBERS = "block int, number long"
@@ -46,20 +47,30 @@ class SimilarSearch:
     needed: RecordTable | None = None  # None: all documents
 
 
-def find_similar(jobs: SparkJobs, stages: FinishedStages, search: SimilarSearch) -> tuple[RecordTable, dict[str, Any]]:
-    """Write the removed near-duplicates; return their table and what the report says about their clusters."""
+class FoundSimilar(NamedTuple):
+    """The tables of removed and of compared documents, and what the report says about clusters."""
+
+    near: RecordTable
+    needed: RecordTable
+    compared: RecordTable
+    facts: dict[str, Any]
+
+
+def find_similar(jobs: SparkJobs, stages: FinishedStages, search: SimilarSearch) -> FoundSimilar:
+    """Write the removed near-duplicates and every pair that was compared."""
     search = replace(search, pairs=stages.table("pairs", lambda: find_pairs(jobs, search)))
     needed = stages.table("needed", lambda: find_needed(jobs, search))
     with_needed = replace(search, needed=needed)
-    edges = stages.table("edges", lambda: find_edges(jobs, with_needed))
-    links, rounds = find_components(jobs, stages, search.place, edges)
+    compared = stages.table("compared", lambda: compare_pairs(jobs, with_needed))
+    links, rounds = find_components(jobs, stages, search.place, compared, search.min_similarity)
     # Pairs of a cluster's first document with each of its others, by the block of the first.
     clusters = stages.table("clusters", lambda: _by_root(jobs, search.place, links))
     of_clusters = replace(search, pairs=clusters)
     near = stages.table("near", lambda: _remove(jobs, of_clusters))
     sizes = stages.get("sizes", lambda: _sizes(jobs, of_clusters))
-    facts = {"pairs": search.pairs.rows, "compared": needed.rows, "similar": edges.rows, "rounds": rounds}
-    return near, {**facts, "clusters": sum(sizes.values()), "cluster_sizes": sizes, "beyond": near.total}
+    facts = {"pairs": search.pairs.rows, "compared": compared.rows, "similar": compared.total, "rounds": rounds}
+    facts |= {"clusters": sum(sizes.values()), "cluster_sizes": sizes, "beyond": near.total}
+    return FoundSimilar(near, needed, compared, facts)
 
 
 def find_pairs(jobs: SparkJobs, search: SimilarSearch) -> RecordTable:
@@ -80,12 +91,12 @@ def find_needed(jobs: SparkJobs, search: SimilarSearch) -> RecordTable:
     return jobs.table_by_block("needed", "needed", NUMBER, compared, jobs.share(search.place), unique=True)
 
 
-def find_edges(jobs: SparkJobs, search: SimilarSearch) -> RecordTable:
-    """Write the similar pairs, by partition."""
+def compare_pairs(jobs: SparkJobs, search: SimilarSearch) -> RecordTable:
+    """Write the pairs with their similarity, by the block of the second document; its total counts similar ones."""
     shared = jobs.share(search)
-    compared = compare_sets(jobs, shared, len(search.pairs.blocks()), BY_BLOCK, partial(_similar, shared))
+    compared = compare_sets(jobs, shared, len(search.pairs.blocks()), FILES, partial(_write_compared, shared))
     with jobs.batch_rows(SETS_PER_BATCH):
-        return jobs.table("verify", "edges", compared.mapInArrow(partial(_write_edges, shared), FILES))
+        return jobs.table("verify", "compared", compared)
 
 
 def compare_sets(
@@ -113,16 +124,17 @@ def similarities(place: CorpusPlace, batches: Iterable[Any]) -> Iterator[tuple[n
 
 def _bands(search: SimilarSearch, block: int) -> Iterator[Any]:
     place = search.place
+    minhash = place.minhash
     fates = fates_of(place, [search.removed], block)
     first = place.first_of(block)
     for i in place.chunks_of(block):
         chunk = place.chunks[i]
-        rows = np.frombuffer(read_signatures(place.store, place.clean, chunk), np.uint32).reshape(-1, HASHES)
+        rows = np.frombuffer(read_signatures(place.store, place.clean, chunk), np.uint32).reshape(-1, minhash.hashes)
         start = int(place.firsts[i]) - first
         use = np.flatnonzero((fates[start : start + chunk.documents] == KEPT) & has_words(rows))
-        hashes = band_hashes(rows[use]).view(np.int64)
-        bands = np.tile(np.arange(BANDS, dtype=np.int8), len(use))
-        yield batch(hash=hashes.reshape(-1), band=bands, number=np.repeat(place.firsts[i] + use, BANDS))
+        hashes = minhash.band_hashes(rows[use]).view(np.int64)
+        bands = np.tile(np.arange(minhash.bands, dtype=np.int16), len(use))
+        yield batch(hash=hashes.reshape(-1), band=bands, number=np.repeat(place.firsts[i] + use, minhash.bands))
 
 
 def fates_of(place: CorpusPlace, tables: list[RecordTable], block: int) -> np.ndarray:
@@ -189,24 +201,27 @@ def _set_content(reader: DocumentReader, numbers: np.ndarray) -> Iterator[tuple[
 def _estimate(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
     search: SimilarSearch = shared.value
     reader = DocumentReader(search.place)
-    least = least_equal(search.min_similarity)
+    hashes = search.place.minhash.hashes
+    least = least_equal(search.min_similarity, hashes)
     for each in batches:
         if not each.num_rows:
             continue
         ((a, b),) = columns_of([each], "a", "b")
         contents = each.column(each.schema.get_field_index("content")).to_pylist()
-        theirs = np.frombuffer(b"".join(contents), np.uint32).reshape(-1, HASHES)
+        theirs = np.frombuffer(b"".join(contents), np.uint32).reshape(-1, hashes)
         close = (theirs == reader.signatures(b)).sum(axis=1) >= least
         numbers = np.unique(np.concatenate([a[close], b[close]]))
         yield batch(block=search.place.block_of(numbers), number=numbers)
 
 
-def _similar(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
+def _write_compared(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
     search: SimilarSearch = shared.value
-    place = search.place
-    for blocks, a, b, similarity in similarities(place, _both_needed(search, batches)):
-        close = similarity >= search.min_similarity
-        yield batch(block=blocks[close], a=a[close], b=b[close])
+    writer = TableWriter(search.place, "compared", COMPARED)
+    for blocks, a, b, similarity in similarities(search.place, _both_needed(search, batches)):
+        records = records_of(COMPARED, a=a, b=b, similarity=similarity)
+        for block, part in runs(blocks):
+            yield from writer.add(block, records[part], int((similarity[part] >= search.min_similarity).sum()))
+    yield from writer.finish()
 
 
 def _both_needed(search: SimilarSearch, batches: Iterable[Any]) -> Iterator[Any]:
@@ -225,17 +240,6 @@ def _both_needed(search: SimilarSearch, batches: Iterable[Any]) -> Iterator[Any]
                 mine = blocks == i
                 keep[mine] = _among(b[mine], needed)
         yield each.filter(pa.array(keep))
-
-
-def _write_edges(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
-    writer = TableWriter(shared.value.place, "edges", PAIR)
-    for a, b in columns_of(batches, "a", "b"):
-        yield from writer.add(context.partitionId(), records_of(PAIR, a=a, b=b))
-    yield from writer.finish()
 
 
 def _by_root(jobs: SparkJobs, place: CorpusPlace, links: RecordTable) -> RecordTable:
@@ -268,7 +272,7 @@ def _write_removed(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
     writer = TableWriter(clusters.place, "near", REMOVED)
     for blocks, kept, removed, similarity in similarities(clusters.place, batches):
         fates = np.full(len(removed), NEAR, np.uint8)
-        records = records_of(REMOVED, number=removed, fate=fates, twin=kept)
+        records = records_of(REMOVED, number=removed, fate=fates, twin=kept, similarity=similarity)
         for block, part in runs(blocks):
             yield from writer.add(block, records[part], int((similarity[part] < clusters.min_similarity).sum()))
     yield from writer.finish()

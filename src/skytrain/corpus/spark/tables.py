@@ -14,7 +14,6 @@ FILE_BYTES = 32 << 20
 # The columns that a task yields for each file of a table that it writes.
 FILES = "block int, piece int, rows long, number long"
 
-REMOVED = np.dtype([("number", np.int64), ("fate", np.uint8), ("twin", np.int64)])
 PAIR = np.dtype([("a", np.int64), ("b", np.int64)])
 NUMBER = np.dtype([("number", np.int64)])
 

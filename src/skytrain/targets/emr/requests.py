@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ...aws import Call, Tags
-from ...config import CloudConfig, EmrConfig, SkytrainError
+from ...config import CloudConfig, EmrConfig, SkytrainError, nearest
 from ..bundle import UNKNOWN_SHA256, UNPACK
 from ..jobs import scheduler_job_name
 from .environment import ARCHIVE
@@ -27,6 +27,16 @@ APPLICATION_ID = "APPLICATION_ID"  # in requests that are shown before there is 
 # Memory in GB that a worker of EMR Serverless may have, by its cores.
 WORKERS = {1: range(2, 9), 2: range(4, 17), 4: range(8, 31), 8: range(16, 61, 4), 16: range(32, 121, 8)}
 SERVERLESS_DISK_GB = range(20, 201)
+SERVERLESS_IMAGE = re.compile(
+    r"\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(\.cn)?/[a-z0-9._/-]+(:[\w.-]+|@sha256:[0-9a-f]{64})"
+)
+MACHINE_IMAGE = re.compile(r"ami-[0-9a-f]{8,17}")
+# The names that AWS' release guide of EMR 7 lists; EMR refuses others only after the request.
+APPLICATIONS = (
+    "AmazonCloudWatchAgent", "Delta", "Flink", "HBase", "HCatalog", "Hadoop", "Hive", "Hudi", "Hue", "Iceberg",
+    "JupyterEnterpriseGateway", "JupyterHub", "Livy", "Oozie", "Phoenix", "Pig", "Presto", "Spark", "Tez", "TensorFlow",
+    "Trino", "Zeppelin", "ZooKeeper",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -151,10 +161,52 @@ def check_worker(wanted: EmrConfig) -> None:
         )
 
 
+def check_serverless(wanted: EmrConfig) -> None:
+    """Raise SkytrainError for settings that only a cluster has, and for an image that is not in ECR."""
+    for name, used in (
+        ("applications", wanted.applications != ["Spark"]),
+        ("keep_alive", wanted.keep_alive),
+    ):
+        if used:
+            raise SkytrainError(
+                f"cloud.emr.{name}={getattr(wanted, name)}: EMR Serverless runs Spark jobs only\n  use a cluster: cloud=emr"
+            )
+    if wanted.image is not None and not SERVERLESS_IMAGE.fullmatch(wanted.image):
+        raise SkytrainError(
+            f"cloud.emr.image={wanted.image}: EMR Serverless takes an image of ECR by tag or digest\n"
+            "  for example: cloud.emr.image=123456789012.dkr.ecr.us-east-2.amazonaws.com/spark:7.11.0"
+        )
+
+
+def check_cluster(wanted: EmrConfig) -> None:
+    """Raise SkytrainError for nodes and applications that EMR does not have."""
+    if wanted.disk_gb not in DISK_GB:
+        raise SkytrainError(
+            f"cloud.emr.disk_gb={wanted.disk_gb}: a node of EMR has {DISK_GB[0]} to {DISK_GB[-1]} GB\n"
+            "  more nodes share more disk: cloud.emr.core_nodes, cloud.emr.task_nodes"
+        )
+    for name in wanted.applications:
+        if name not in APPLICATIONS:
+            guess = nearest(name, APPLICATIONS)
+            hint = f"did you mean {guess}?" if guess else f"one of {', '.join(APPLICATIONS)}"
+            raise SkytrainError(f"cloud.emr.applications: EMR has no application {name}\n  {hint}")
+    if "Spark" not in wanted.applications:
+        raise SkytrainError(
+            f"cloud.emr.applications={wanted.applications}: the job needs Spark\n"
+            f"  set cloud.emr.applications=[{', '.join(['Spark', *wanted.applications])}]"
+        )
+    if wanted.image is not None and not MACHINE_IMAGE.fullmatch(wanted.image):
+        raise SkytrainError(
+            f"cloud.emr.image={wanted.image}: a cluster takes the id of an AMI\n"
+            "  for example: cloud.emr.image=ami-0123456789abcdef0, Amazon Linux 2023 with an EBS root volume"
+        )
+
+
 def serverless_calls(job: EmrJobSpec, application: str = APPLICATION_ID) -> list[Call]:
     """Return the requests: an application with a limit, and its job. Neither costs anything before the job runs."""
     check_settings(job)
     check_worker(job.settings)
+    check_serverless(job.settings)
     if re.search(r"\s", job.run + job.places.config):
         raise SkytrainError(
             f"run={job.run}: EMR Serverless takes no spaces in the URLs of a job\n"
@@ -182,6 +234,8 @@ def create_application(job: EmrJobSpec) -> Call:
         "autoStopConfiguration": {"enabled": True, "idleTimeoutMinutes": max(1, round(wanted.idle / 60))},
         "tags": job.own_tags.mapping(),
     }
+    if wanted.image is not None:
+        body["imageConfiguration"] = {"imageUri": wanted.image}
     subnets = sorted(job.cloud.subnets.private.values())
     if subnets and job.cloud.security_group:
         body["networkConfiguration"] = {"subnetIds": subnets, "securityGroupIds": [job.cloud.security_group]}
@@ -312,15 +366,11 @@ def cluster_call(
     check_settings(job)
     wanted = job.settings
     cloud = job.cloud
-    if wanted.disk_gb not in DISK_GB:
-        raise SkytrainError(
-            f"cloud.emr.disk_gb={wanted.disk_gb}: a node of EMR has {DISK_GB[0]} to {DISK_GB[-1]} GB\n"
-            "  more nodes share more disk: cloud.emr.core_nodes, cloud.emr.task_nodes"
-        )
+    check_cluster(wanted)
     body: dict[str, Any] = {
         "Name": job.name,
         "ReleaseLabel": wanted.release,
-        "Applications": [{"Name": "Spark"}],
+        "Applications": [{"Name": name} for name in wanted.applications],
         "LogUri": job.places.logs,
         "ServiceRole": needed(cloud.roles.emr_service, "roles.emr_service"),
         "JobFlowRole": needed(cloud.prepare_profile, "prepare_profile"),
@@ -349,10 +399,12 @@ def cluster_call(
         "Configurations": _configurations(),
         "AutoTerminationPolicy": {"IdleTimeout": int(wanted.idle)},
         "ScaleDownBehavior": "TERMINATE_AT_TASK_COMPLETION",
-        "EbsRootVolumeSize": 30,
+        "EbsRootVolumeSize": wanted.root_disk_gb,
         "VisibleToAllUsers": True,
         "Tags": [*job.own_tags.pairs(), MANAGED_TAG],
     }
+    if wanted.image is not None:
+        body["CustomAmiId"] = wanted.image
     if cloud.kms_key:
         body["LogEncryptionKmsKeyId"] = cloud.kms_key
     if cloud.emr_security:
@@ -374,7 +426,7 @@ def _instances(job: EmrJobSpec, subnet: str) -> dict[str, Any]:
         "Ec2SubnetId": subnet,
         "EmrManagedMasterSecurityGroup": group,
         "EmrManagedSlaveSecurityGroup": group,
-        "KeepJobFlowAliveWhenNoSteps": False,
+        "KeepJobFlowAliveWhenNoSteps": wanted.keep_alive,
         "TerminationProtected": False,
     }
     if cloud.subnets.nodes == "private":

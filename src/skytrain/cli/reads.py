@@ -1,0 +1,141 @@
+"""The settings that each command reads. A person who types another one is told, instead of being ignored.
+
+Only typed words are judged: a recipe sets values of all groups, and each command takes from it what it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+ALL: tuple[str, ...] = ("",)  # every setting: what trains, prepares or plans, here or on rented machines
+# A recipe may name the store, and an account's bucket is one.
+STORE = ("recipe", "store", "cloud")
+# The lengths and sizes come with a model: the configuration is checked against them.
+SIZES = ("trainer.sequence_length", "trainer.micro_batch", "trainer.batch_tokens")
+DATA = (*STORE, "data", "tokenizer", "model", "seed", "engine", "spark", *SIZES)
+MODEL = (*STORE, "model", "tokenizer", "trainer.device", "trainer.precision", "trainer.compile", *SIZES)
+TASKS = ("evaluation.tasks", "evaluation.limit", "evaluation.folder", "evaluation.data")
+SCORED = (*MODEL, "data", "loader.files", "loader.separate_documents", *TASKS)
+READS: dict[str, tuple[str, ...]] = {
+    "quickstart": ALL,
+    "prepare": ALL,  # the settings of the run that it prepares for
+    "plan": ALL,
+    "tune": ALL,
+    "train": ALL,
+    "launch": ALL,
+    "node": ALL,
+    "finish": ALL,
+    "doctor": ALL,
+    "branch": ALL,
+    "bench": ALL,
+    "config": ALL,
+    "cloud": ALL,
+    "image": ALL,
+    "catalog": ALL,
+    "evaluate": SCORED,
+    "generate": MODEL,
+    "export": MODEL,
+    "chat": MODEL,
+    "merge": (*SCORED, "run"),
+    "merge-report": SCORED,
+    "serve": (*MODEL, "serve", "budget", "run"),
+    "models": STORE,
+    "status": STORE,
+    "logs": STORE,
+    "stop": STORE,
+    "tensorboard": STORE,
+    "report": STORE,
+    "plot": STORE,
+    "dashboard": STORE,
+    "runs": STORE,
+    "checkpoints": STORE,
+    "shell": STORE,
+    "costs": STORE,
+    "gc": STORE,
+    "store": STORE,
+    "data inspect": DATA,
+    "data list": STORE,
+    "data show": DATA,
+    "data convert": DATA,
+    "data export": DATA,
+    "data duplicates": DATA,
+    "data task": (*STORE, "tokenizer", "model", "evaluation.data", "evaluation.folder", *SIZES),
+}
+
+
+class ReadingCommand(TyperCommand):
+    """A command that refuses settings which it does not read."""
+
+    def invoke(self, ctx: Any) -> Any:
+        refuse_unread_settings(ctx)
+        return super().invoke(ctx)
+
+
+def refuse_in(app: typer.Typer) -> None:
+    """Let all commands of an application, and of those below it, refuse settings that they do not read."""
+    for command in app.registered_commands:
+        command.cls = ReadingCommand
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            refuse_in(group.typer_instance)
+
+
+def refuse_unread_settings(context: Any) -> None:
+    """Raise ConfigError if somebody typed a setting that the command does not read."""
+    command = context.command_path.partition(" ")[2]
+    reads = settings_read(command)
+    for word in _typed(context):
+        key = setting_key(word)
+        if key is not None and not _is_read(key, reads):
+            from ..config import ConfigError
+
+            raise ConfigError(key, f"skytrain {command} does not read it", hint=f"it reads {_listed(reads)}")
+
+
+def settings_read(command: str) -> tuple[str, ...]:
+    """Return the settings and groups that a command such as `data task` reads; a command stands for its subcommands."""
+    return READS[command] if command in READS else READS[command.partition(" ")[0]]
+
+
+def split_words(words: Iterable[str] | None) -> tuple[list[str], list[str]]:
+    """Separate names, such as those of runs, from settings. A name may contain `=`: lr=3e-4 is not a setting."""
+    settings = [word for word in words or () if setting_key(word) is not None]
+    return [word for word in words or () if setting_key(word) is None], settings
+
+
+def setting_key(word: str) -> str | None:
+    """Return the key of a word KEY=VALUE; None if it is none: nothing that is similar is the name of a setting."""
+    from dataclasses import fields
+
+    from ..config import Config, nearest
+
+    key, equals, _ = word.partition("=")
+    if not equals:
+        return None
+    first = key.replace("/", ".").partition(".")[0]
+    known = ["recipe", *(field.name for field in fields(Config))]
+    return key if first in known or nearest(first, known, cutoff=0.7) else None
+
+
+def _typed(context: Any) -> Iterator[str]:
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name)
+        if parameter.param_type_name == "argument" and isinstance(value, list | tuple):
+            yield from value
+
+
+def _is_read(key: str, reads: tuple[str, ...]) -> bool:
+    """Return whether a key lies in a group that is read, or is a group that one of the settings lies in."""
+    path = key.replace("/", ".")
+    return any(
+        not each or path == each or path.startswith(f"{each}.") or ("." not in path and each.startswith(f"{path}."))
+        for each in reads
+    )
+
+
+def _listed(reads: tuple[str, ...]) -> str:
+    return f"{', '.join(sorted(each for each in reads if each != 'recipe'))}; and what a recipe sets of them"

@@ -1,0 +1,70 @@
+"""Settings that a command does not read are refused, and names may contain an equals sign."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from skytrain.cli.main import app
+from skytrain.cli.reads import READS, settings_read, split_words
+from skytrain.config import compose
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> list[str]:
+    """Return the paths of all commands, such as `data task`."""
+    if hasattr(command, "commands"):
+        return [leaf for name, each in command.commands.items() for leaf in leaves(each, (*path, name))]
+    return [" ".join(path)]
+
+
+def test_every_command_says_what_it_reads_and_only_settings_that_exist() -> None:
+    known = leaves(typer.main.get_command(app))
+    assert [command for command in known if not settings_read(command)] == []
+    assert [
+        name for name in READS if not any(command == name or command.startswith(f"{name} ") for command in known)
+    ] == []
+    keys = {"recipe", *compose([]).origins, *compose([]).values}
+    groups = {".".join(key.split(".")[:depth]) for key in keys for depth in (1, 2, 3)}
+    assert {each for reads in READS.values() for each in reads if each} - groups == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (["merge-report", "both", "--domains", "d.yaml", "trainer.validate_tokens=1M"], "trainer.validate_tokens"),
+        (["data", "task", "hellaswag", "--out", "x", "evaluation.limit=5"], "evaluation.limit"),
+        (["evaluate", "evaluation.every=5"], "evaluation.every"),
+        (["generate", "optimizer.lr=1"], "optimizer.lr"),
+        (["report", "my-run", "seed=3"], "seed"),
+        (["data", "list", "data=text"], "data"),
+        (["data", "show", "data/cleaning=web", "lr_schedule=wsd"], "lr_schedule"),
+    ],
+)
+def test_a_typed_setting_that_the_command_does_not_read_is_refused(
+    words: list[str], key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, words)
+    command = " ".join(words[:2] if words[0] == "data" else words[:1])
+    assert str(done.exception).startswith(f"{key}: skytrain {command} does not read it")
+    assert "it reads cloud" in str(done.exception)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_recipe_sets_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["data", "list", "recipe=quickstart", "--json"])
+    assert done.exit_code == 0, done.exception
+
+
+def test_a_run_may_be_named_like_a_value() -> None:
+    words = ["lr=3e-4", "store.root=here", "seed-3", "a=b", "data/cleaning=web", "recipe=quickstart"]
+    assert split_words(words) == (
+        ["lr=3e-4", "seed-3", "a=b"],
+        ["store.root=here", "data/cleaning=web", "recipe=quickstart"],
+    )
+    assert split_words(["sotre.root=here"]) == ([], ["sotre.root=here"])  # a mistake, which the configuration explains
