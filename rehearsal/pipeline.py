@@ -151,9 +151,9 @@ def verbs_by_hand(world: World, tasks: tuple[str, ...]) -> Store:
     settings = [*SETTINGS, *DATA, f"run={RUN}", f"store.root={root}"]
     world.laptop.command("prepare", *settings)
     world.laptop.command("train", *settings, "--processes", str(2 * RANKS))
-    scores = world.laptop.command("evaluate", *settings, *tasks, "--from", RUN, "--json").stdout
+    scores = world.laptop.command("evaluate", f"store.root={root}", *tasks, "--from", RUN, "--json").stdout
     folder = world.laptop.folder / "by-hand"
-    world.laptop.command("export", *settings, "--from", RUN, "--out", str(folder))
+    world.laptop.command("export", f"store.root={root}", "--from", RUN, "--out", str(folder))
     world.laptop.command("report", RUN, f"store.root={root}")
     store = open_store(root)
     store.write("scores.json", scores.encode())

@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from skytrain.cli.main import SECTIONS, app
+from skytrain.cli.reads import is_read
 from tests.support.tiny import TINY
 
 SMALL_TEXT = [option for option in TINY if not option.startswith("data")]
@@ -130,7 +131,8 @@ def test_the_commands_work_one_after_the_other_on_the_users_own_text(tmp_path):
     )
     exported = skytrain("export", "--out", "exported", "--dtype", "fp32", cwd=tmp_path)
     assert exported.returncode == 0, exported.stderr
-    again = json.loads(skytrain("evaluate", *settings, "--from", "exported", "--json", cwd=tmp_path).stdout)
+    its_data = [word for word in settings if is_read("evaluate", word)]
+    again = json.loads(skytrain("evaluate", *its_data, "--from", "exported", "--json", cwd=tmp_path).stdout)
     assert again["loss"] == pytest.approx(evaluated["loss"], abs=1e-5)
     refused = skytrain("export", "--out", "exported", cwd=tmp_path)
     assert refused.returncode == 2

@@ -213,7 +213,7 @@ def duplicates(
     config_dir: ConfigDirs = None,
     as_json: Json = False,
 ) -> None:
-    """Show the duplicates of a data set: pairs, removed documents, clusters.
+    """Show duplicates: pairs, removed documents, clusters.
 
     Files `pairs-*.parquet` have every pair that was compared (a, b, similarity), `removed-*.parquet` every document
     that was removed (id, reason, duplicate_of, similarity). The curve says how probably a pair is compared at all.

@@ -87,13 +87,12 @@ def refuse_in(app: typer.Typer) -> None:
 def refuse_unread_settings(context: Any) -> None:
     """Raise ConfigError if somebody typed a setting that the command does not read."""
     command = context.command_path.partition(" ")[2]
-    reads = settings_read(command)
     for word in _typed(context):
-        key = setting_key(word)
-        if key is not None and not _is_read(key, reads):
+        if not is_read(command, word):
             from ..config import ConfigError
 
-            raise ConfigError(key, f"skytrain {command} does not read it", hint=f"it reads {_listed(reads)}")
+            reads = f"it reads {_listed(settings_read(command))}"
+            raise ConfigError(word.partition("=")[0], f"skytrain {command} does not read it", hint=reads)
 
 
 def settings_read(command: str) -> tuple[str, ...]:
@@ -128,12 +127,15 @@ def _typed(context: Any) -> Iterator[str]:
             yield from value
 
 
-def _is_read(key: str, reads: tuple[str, ...]) -> bool:
-    """Return whether a key lies in a group that is read, or is a group that one of the settings lies in."""
+def is_read(command: str, word: str) -> bool:
+    """Return whether a command reads a setting KEY=VALUE, or chooses a group of which it reads some; true of names."""
+    key = setting_key(word)
+    if key is None:
+        return True
     path = key.replace("/", ".")
     return any(
         not each or path == each or path.startswith(f"{each}.") or ("." not in path and each.startswith(f"{path}."))
-        for each in reads
+        for each in settings_read(command)
     )
 
 
