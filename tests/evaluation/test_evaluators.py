@@ -31,7 +31,7 @@ class Rows:
     def windows(self, length: int) -> int:
         return len(self.rows)
 
-    def batch(self, indices: np.ndarray, length: int) -> Batch:
+    def batch(self, indices: np.ndarray, length: int, *, document_starts: bool) -> Batch:
         return Batch(torch.from_numpy(self.rows[indices]))
 
 

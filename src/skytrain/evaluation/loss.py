@@ -35,6 +35,7 @@ class HeldOut:
     sequence_length: int
     batch: int  # sequences at a time; a model may take fewer where memory is short
     max_tokens: int | None = None
+    separate_documents: bool = False  # whether a model sees only the document that a token belongs to, as in training
 
     @property
     def windows(self) -> int:
@@ -76,7 +77,8 @@ class HeldOutLoss:
         length, windows, batch = self._held_out.sequence_length, self._held_out.windows, self._held_out.batch
         for first in range(0, windows, batch):
             last = min(first + batch, windows)
-            rows = self._held_out.split.batch(np.arange(first, last), length)
+            starts = self._held_out.separate_documents
+            rows = self._held_out.split.batch(np.arange(first, last), length, document_starts=starts)
             targets = rows.targets.numpy()
             targets = targets[targets >= 0]
             self.targets += len(targets)

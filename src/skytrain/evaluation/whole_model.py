@@ -48,9 +48,9 @@ class WholeModel:
     def loss(self, batch: Batch | Tensor) -> Tensor:
         """Return the mean loss of predicting each target of a batch from the tokens before it."""
         given = as_batch(batch)
-        there = Batch(self._to_device(given.windows), None if given.mask is None else self._to_device(given.mask))
+        there = given.to(self.device)
         with self._computing():
-            return split_auxiliary(lm_loss(self._model, there.tokens, there.targets))[0]
+            return split_auxiliary(lm_loss(self._model, there.tokens, there.targets, there.document_starts))[0]
 
     def mean_loss(self, batches: Iterable[Batch | Tensor]) -> float:
         """Return the nats per target. A batch for which memory does not suffice is halved, and those after it too."""
@@ -74,10 +74,16 @@ class WholeModel:
                 batch = batch.take(slice(most_rows, None))
         return float(nats / sequences)
 
-    def log_probs(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
-        """Return the log-probability of each target after the tokens up to its position, in float32."""
+    def log_probs(
+        self, tokens_bt: Tensor, targets_bt: Tensor, document_starts_bt: Tensor | None = None
+    ) -> Tensor:
+        """Return the log-probability of each target after the tokens up to its position, in float32.
+
+        With `document_starts_bt`, only after those of its document.
+        """
+        starts = {} if document_starts_bt is None else {"document_starts_bt": self._to_device(document_starts_bt)}
         with self._computing():
-            logits = self._logits(self._to_device(tokens_bt))
+            logits = self._model(self._to_device(tokens_bt), **starts)
         return target_log_probs(logits, targets_bt.to(logits.device))
 
     @property

@@ -74,11 +74,13 @@ def open_held_out(config: Config, store: Store, model: EvaluatedModel, split: Sp
         files = config.loader.files
         length = min(config.trainer.sequence_length, model.window)
         batch = config.trainer.micro_batch
+        separate = config.loader.separate_documents
     else:
         named = run.config["loader"].get("files")
         files = TokenFilesConfig(**named) if named else None
         length = run.config["trainer"]["sequence_length"]
         batch = run.config["trainer"]["micro_batch"]
+        separate = run.config["loader"]["separate_documents"]
     if files is not None:
         tokens = open_file_split(files, split, tokenizer)
     else:
@@ -96,6 +98,7 @@ def open_held_out(config: Config, store: Store, model: EvaluatedModel, split: Sp
         sequence_length=length,
         batch=batch or max(1, AUTO_BATCH_TOKENS // length),
         max_tokens=limit,
+        separate_documents=separate,
     )
 
 
