@@ -98,6 +98,16 @@ def test_documents_kept_apart_change_what_is_learned_and_train(root: Path, packi
     assert apart != mixed
 
 
+def test_evaluate_sees_documents_as_training_did(root: Path) -> None:
+    """The last val/loss and the loss of `evaluate` on the same tokens; without separation they would differ."""
+    options = ("loader.separate_documents=true", "trainer.validate_tokens=512", "trainer.validate_every=20")
+    for run, separate in (("apart", options), ("mixed", options[1:])):
+        train(tiny_config(root, f"run={run}", *separate), Silent())
+        validated = [r["val/loss"] for r in read_metrics(open_store(str(root)), run) if "val/loss" in r][-1]
+        _, report = evaluate(tiny_config(root), LossRequest(run, max_tokens="512"), Silent())
+        assert report.loss == pytest.approx(validated, abs=2e-6)
+
+
 def test_the_loss_of_packed_documents_does_not_depend_on_the_micro_batch(root: Path) -> None:
     """Its windows have different numbers of targets, so a mean of micro-batches' means would."""
     for size in (1, 4):

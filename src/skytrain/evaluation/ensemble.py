@@ -86,9 +86,7 @@ class EnsembleModel:
             batch = as_batch(rows)
             tokens, targets = batch.tokens, batch.targets
             following = torch.cat((tokens[:, 1:], targets[:, -1:].clamp(min=0)), dim=1)
-            log_probs = [
-                each.log_probs(tokens, following, batch.document_starts).double() for each in self.experts
-            ]
+            log_probs = [each.log_probs(tokens, following, batch.document_starts).double() for each in self.experts]
             probs_btk = torch.stack(log_probs, dim=-1)
             counted = (targets >= 0).to(self.device)
             for row, mask in zip(probs_btk, counted, strict=True):

@@ -74,9 +74,7 @@ class WholeModel:
                 batch = batch.take(slice(most_rows, None))
         return float(nats / sequences)
 
-    def log_probs(
-        self, tokens_bt: Tensor, targets_bt: Tensor, document_starts_bt: Tensor | None = None
-    ) -> Tensor:
+    def log_probs(self, tokens_bt: Tensor, targets_bt: Tensor, document_starts_bt: Tensor | None = None) -> Tensor:
         """Return the log-probability of each target after the tokens up to its position, in float32.
 
         With `document_starts_bt`, only after those of its document.
