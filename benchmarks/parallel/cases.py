@@ -367,11 +367,21 @@ EXPERTS: dict[str, tuple[int, tuple[str, ...]]] = {
         8,
         ("parallel=cp", "parallel.context=2", "parallel.shard=2", "parallel.expert=2", "parallel.tensor=2"),
     ),
+    "pp x hsdp x cp x ep 2x2x2x2": (
+        8,
+        (
+            *("parallel=hsdp", "parallel.pipeline=2", "parallel.replicate=2", "parallel.shard=1", "parallel.context=2"),
+            *("parallel.expert=2", "trainer.micro_batch=1"),
+        ),
+    ),
 }
 EXPERTS_IN_EVERY_RUN = ("fsdp x2", "tp x2", "cp x2", "ep x2", "ep-fsdp 2x2")
 FAMILIES = {
-    "gpt-oss": ("fsdp x2", "tp x2", "pp x2", "ep x2", "ep-fsdp 2x2", "ep x tp 2x2"),
-    "deepseek": ("fsdp x2", "tp x2", "pp x2", "cp x2", "ep x2", "ep-fsdp 2x2", "ep x tp 2x2", "ep x cp 2x2"),
+    "gpt-oss": ("fsdp x2", "tp x2", "pp x2", "ep x2", "ep-fsdp 2x2", "ep x tp 2x2", "pp x ep 2x2"),
+    "deepseek": (
+        *("fsdp x2", "tp x2", "pp x2", "cp x2", "ep x2", "ep-fsdp 2x2", "ep x tp 2x2", "ep x cp 2x2"),
+        "pp x ep 2x2",
+    ),
 }
 FAMILIES_IN_EVERY_RUN = ("tp x2, gpt-oss", "ep x2, gpt-oss", "tp x2, deepseek", "cp x2, deepseek")
 

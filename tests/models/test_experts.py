@@ -197,10 +197,6 @@ def test_published_models_have_their_published_sizes(name, total, active):
             ["trainer.fused=on", "trainer.precision=bf16-mixed", "parallel=ep-fsdp"],
             r"trainer.fused: 'on': the fused path does not serve experts that are divided among ranks",
         ),
-        (
-            ["model=gpt-oss-tiny", "parallel=pp-ep-fsdp"],
-            r"parallel.expert: a pipeline does not divide .*parallel=ep-fsdp",
-        ),
     ],
 )
 def test_what_does_not_fit_is_refused_at_composition_with_what_would(settings, message):

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
@@ -40,6 +40,8 @@ WEIGHTS = st.integers(1, 5).flatmap(
 
 @settings(max_examples=40)
 @given(weights=WEIGHTS, changes=st.tuples(st.integers(1, 60), st.integers(1, 60)))
+# The rarest sources are due after the change, and then earlier than at their old rate.
+@example(weights=([6, 22, 23, 3, 3], [1, 1, 1, 1, 1], [1, 2, 3, 4, 5]), changes=(16, 5))
 def test_every_prefix_is_within_one_sample_of_the_exact_proportions_also_when_weights_change(
     weights: Any, changes: tuple[int, int]
 ) -> None:
@@ -47,6 +49,16 @@ def test_every_prefix_is_within_one_sample_of_the_exact_proportions_also_when_we
     phases = [Phase(start, tuple(map(float, each))) for start, each in zip(starts, weights, strict=True)]
     mixture = Mixture([str(i) for i in range(len(weights[0]))], phases)
     assert farthest_from_exact(mixture, phases, 120) < 1
+
+
+def test_samples_far_before_a_change_come_as_if_there_were_none() -> None:
+    weights = (0.7, 0.2, 0.1)
+    alone = Mixture(["a", "b", "c"], [Phase(0, weights)])
+    changing = Mixture(["a", "b", "c"], [Phase(0, weights), Phase(10**9, (0.1, 0.2, 0.7))])
+    for start in (0, 10**9 - 200):
+        positions = np.arange(start, start + 150)
+        for found, expected in zip(changing.at(positions), alone.at(positions), strict=True):
+            assert np.array_equal(found, expected)
 
 
 def test_many_small_sources_beside_a_large_one_stay_within_one_sample() -> None:

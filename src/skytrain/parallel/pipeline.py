@@ -20,6 +20,7 @@ from torch.distributed.pipelining.schedules import (
 
 from ..config import ConfigError
 from ..models import WithAuxiliary, count_targets, split_auxiliary, stage_layers, weighted
+from ..tokens import IGNORED_TARGET
 from .clip import local_part
 
 if TYPE_CHECKING:
@@ -144,6 +145,11 @@ class Pipeline:
         each = self._settings.micro_batch
         for start in range(0, self._passes(tokens) * each, each):
             rows, wanted = tokens[start : start + each], targets[start : start + each]
+            if not len(rows):  # other ranks still have some, and exchange tokens with this rank's experts
+                rows, wanted = (
+                    tokens.new_zeros(1, tokens.size(1)),
+                    targets.new_full((1, targets.size(1)), IGNORED_TARGET),
+                )
             logits = self.logits(rows)
             if logits is not None:
                 share = count_targets(wanted) / count_targets(targets).clamp(min=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,7 +30,10 @@ class Mixture:
 
     At every position each source's count differs from the sum of its shares so far by less than one sample. A
     source's n-th sample may come once its share exceeds n - 1 and must come by the time its share reaches n. Taking
-    the most urgent source first always satisfies this, as in earliest-deadline-first scheduling of periodic tasks.
+    the most urgent source first always satisfies this, as in earliest-deadline-first scheduling of periodic tasks. Weights
+    that change move the deadlines of samples that are due after the change, so the end of a phase looks ahead: it is planned
+    with the shares that follow. That some order satisfies all deadlines, whatever the weights, is Tijdeman's chairman
+    assignment (1980).
     """
 
     def __init__(self, names: Sequence[str], phases: Sequence[Phase]) -> None:
@@ -39,18 +43,24 @@ class Mixture:
         shares = np.array([Fraction(0)] * len(names), dtype=object)
         counts = np.zeros(len(names), dtype=np.int64)
         self._pieces: list[_Piece] = []
-        for i, phase in enumerate(phases):
-            rates = exact_rates(self.names, phase.weights)
-            length = phases[i + 1].start - phase.start if i + 1 < len(phases) else None
-            if length is not None and length <= 0:
-                raise SkytrainError(
-                    f"the mixture's phases must begin one after the other: {phases[i + 1].start} comes after {phase.start}"
-                )
-            piece = _make_piece(phase.start, rates, shares, counts, length)
-            self._pieces.append(piece)
-            if length is not None:
-                shares = shares + np.array(rates, dtype=object) * length
-                counts = counts + piece.counts_after(np.array([length]))[0]
+        stretches = [
+            _Stretch(exact_rates(self.names, phase.weights), length)
+            for phase, length in zip(phases, _lengths(phases), strict=True)
+        ]
+        for i, (phase, stretch) in enumerate(zip(phases, stretches, strict=True)):
+            # A sample that is due after the phase becomes ready in this last part of it at the earliest.
+            end = 0 if stretch.length is None else min(stretch.length, math.ceil(1 / min(stretch.rates)) + 1)
+            before = None if stretch.length is None else stretch.length - end
+            start = phase.start
+            for length, later in ((before, ()), (end, stretches[i + 1 :])):
+                if length == 0:
+                    continue
+                piece = _make_piece(start, _Stretch(stretch.rates, length), shares, counts, later)
+                self._pieces.append(piece)
+                if length is not None:
+                    start += length
+                    shares = shares + np.array(stretch.rates, dtype=object) * length
+                    counts = counts + piece.counts_after(np.array([length]))[0]
 
     def at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the source number of each position, and the sample's index within that source."""
@@ -72,8 +82,26 @@ class Mixture:
 
 
 @dataclass(frozen=True)
+class _Stretch:
+    """A part of the run with the same rates: the share of each source in a sample, and for how many samples."""
+
+    rates: list[Fraction]
+    length: int | None  # None: for ever
+
+
+def _lengths(phases: Sequence[Phase]) -> list[int | None]:
+    lengths = [after.start - phase.start for phase, after in itertools.pairwise(phases)]
+    for length, (phase, after) in zip(lengths, itertools.pairwise(phases), strict=True):
+        if length <= 0:
+            raise SkytrainError(
+                f"the mixture's phases must begin one after the other: {after.start} comes after {phase.start}"
+            )
+    return [*lengths, None]
+
+
+@dataclass(frozen=True)
 class _Piece:
-    """A phase as a table: an initial part, then a period that repeats forever."""
+    """A part of a phase as a table: an initial part, then a period that repeats forever."""
 
     start: int
     base: np.ndarray  # counts of each source before `start`
@@ -121,11 +149,16 @@ def exact_rates(names: Sequence[str], weights: Sequence[float]) -> list[Fraction
 
 
 def _make_piece(
-    start: int, rates: list[Fraction], shares: np.ndarray, counts: np.ndarray, length: int | None
+    start: int, stretch: _Stretch, shares: np.ndarray, counts: np.ndarray, later: Sequence[_Stretch]
 ) -> _Piece:
+    """Plan a stretch; `later` are those that follow, if samples that are due in them can be ready in this one."""
+    rates, length = stretch.rates, stretch.length
     period = math.lcm(*(rate.denominator for rate in rates))
     drawn: list[int] = []
     have = counts.tolist()
+    if later and length is not None:
+        sources = np.array(_draw(rates, list(shares), have, length, later), dtype=np.int64)
+        return _piece(start, counts, sources, 0)
     # After a whole period every share has grown by an integer, so the pattern repeats once the differences between
     # counts and shares are those at the start of an earlier period. If the shares start as integers, that is at once.
     seen: dict[tuple[int, ...], int] = {}
@@ -139,20 +172,25 @@ def _make_piece(
         if length is not None and len(drawn) >= length:
             beginning = (rounds - 1) * period  # no later position is ever requested
             break
-        drawn += _one_period(rates, [shares[j] + rates[j] * period * rounds for j in range(len(rates))], have, period)
-    sources = np.array(drawn, dtype=np.int64)
+        drawn += _draw(rates, [shares[j] + rates[j] * period * rounds for j in range(len(rates))], have, period)
+    return _piece(start, counts, np.array(drawn, dtype=np.int64), beginning)
+
+
+def _piece(start: int, counts: np.ndarray, sources: np.ndarray, beginning: int) -> _Piece:
     ranks = np.empty_like(sources)
-    for j in range(len(rates)):
+    for j in range(len(counts)):
         mine = sources == j
         ranks[mine] = np.arange(mine.sum())
-    per_period = np.bincount(sources[beginning:], minlength=len(rates))
+    per_period = np.bincount(sources[beginning:], minlength=len(counts))
     return _Piece(
         start=start, base=counts.copy(), sources=sources, ranks=ranks, beginning=beginning, per_period=per_period
     )
 
 
-def _one_period(rates: list[Fraction], shares: list[Fraction], have: list[int], period: int) -> list[int]:
-    """Return the next `period` sources; `have` is updated in place."""
+def _draw(
+    rates: list[Fraction], shares: list[Fraction], have: list[int], count: int, later: Sequence[_Stretch] = ()
+) -> list[int]:
+    """Return the next `count` sources, after which those of `later` follow; `have` is updated in place."""
     # In units of 1/scale everything is an integer.
     scale = math.lcm(*(Fraction(value).denominator for value in [*shares, *rates]))
     share = [int(value * scale) for value in shares]
@@ -164,13 +202,25 @@ def _one_period(rates: list[Fraction], shares: list[Fraction], have: list[int], 
 
     def due(j: int) -> int:
         """Return the sample by which source j must be drawn again."""
-        return -((share[j] - (have[j] + 1) * scale) // rate[j])
+        here = -((share[j] - (have[j] + 1) * scale) // rate[j])
+        return here if here <= count or not later else count + due_later(j, have[j] + 1 - shares[j] - rates[j] * count)
+
+    def due_later(j: int, missing: Fraction) -> int:
+        """Return after how many samples of the later stretches the share of source j has grown by `missing`."""
+        passed = 0
+        for stretch in later:
+            needed = math.ceil(missing / stretch.rates[j])
+            if stretch.length is None or needed <= stretch.length:
+                return passed + needed
+            passed += stretch.length
+            missing -= stretch.rates[j] * stretch.length
+        raise AssertionError("the last stretch has no end")
 
     waiting = [(ready(j), j) for j in range(len(rates))]
     heapq.heapify(waiting)
     urgent: list[tuple[int, int]] = []
     drawn = []
-    for now in range(1, period + 1):
+    for now in range(1, count + 1):
         while waiting and waiting[0][0] <= now:
             j = heapq.heappop(waiting)[1]
             heapq.heappush(urgent, (due(j), j))

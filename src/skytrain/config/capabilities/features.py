@@ -152,8 +152,6 @@ def _experts(setup: Setup) -> str | None:
         return None
     if experts is None:
         return f"{mesh.expert}: model={model.name} has no experts to divide"
-    if has_layers(model) and model.sinks and mesh.pipeline > 1:
-        return f"a pipeline does not divide the experts of model={model.name}, which has attention sinks; try parallel=ep-fsdp"
     if experts.count % mesh.expert:
         fits = [degree for degree in range(1, experts.count + 1) if experts.count % degree == 0]
         near = min(fits, key=lambda degree: abs(degree - mesh.expert))
@@ -326,7 +324,7 @@ FEATURE_RULES = (
     Rule(
         name="experts",
         key="parallel.expert",
-        excludes="models without experts; attention sinks (`gpt_oss`) in a pipeline; numbers that divide neither the experts nor the ranks that share the state",
+        excludes="models without experts; numbers that divide neither the experts nor the ranks that share the state",
         problem=_experts,
         fix="parallel.expert=1, or a number that divides both model.experts.count and parallel.shard x parallel.context",
     ),
