@@ -180,13 +180,15 @@ def loss() -> None:
         cross_entropy.IN_SHARED = Launch(1, warps, blocks)
         cross_entropy._kernel_in_shared = compiled if warps else lambda columns: None
         rows = sample.clone()
-        found = cross_entropy.loss_rows(rows, targets[:512], scale, VOCAB, True)
+        found = cross_entropy.loss_rows(rows, targets[:512], scale, cross_entropy.LossTerms(VOCAB), True)
         wrong = (
             error(found, expected),
             error(rows[:, :VOCAB], gradient * float(scale)),
             float(rows[:, VOCAB:].abs().max()),
         )
-        ms = milliseconds(lambda: cross_entropy.loss_rows(logits, targets, scale, VOCAB, True), 12)
+        ms = milliseconds(
+            lambda: cross_entropy.loss_rows(logits, targets, scale, cross_entropy.LossTerms(VOCAB), True), 12
+        )
         name = f"row in shared memory, {warps} warps, {blocks} blocks" if warps else "Triton, two passes"
         print(f"   {ms:.3f} ms  {name}  errors of loss, gradient, padding {wrong}", flush=True)
     cross_entropy.IN_SHARED = Launch(1, 16, 2)

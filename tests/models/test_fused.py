@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from skytrain.config import compose, fused_model_problem
-from skytrain.models import Kernels, build_model, fused_loss
+from skytrain.models import Kernels, LossSettings, build_model, fused_loss
 from skytrain.models.kernels import router_logits
 from skytrain.models.kernels.sums import sum_rows
 
@@ -34,6 +34,19 @@ SHAPES = {
             "model.experts.scores=sigmoid",
         ),
         *("model.experts.shared_width=16", "model.experts.dense_layers=1", "model.experts.bias=true"),
+    ],
+    "olmo2": ["model=olmo-2-1b", "model.width=48", "model.heads=3", "model.kv_heads=3", "model.head_size=16"],
+    "gemma2": [
+        *("model=gemma-2-2b", "model.width=48", "model.heads=4", "model.kv_heads=2", "model.head_size=16"),
+        *("model.window=5", "model.attention_softcap=2", "model.logit_softcap=1.5", "model.attention_scale=0.3"),
+    ],
+    "gemma3": [
+        *("model=gemma-3-1b", "model.width=48", "model.heads=4", "model.kv_heads=1", "model.head_size=16"),
+        *("model.window=5", "model.full_every=2"),
+    ],
+    "smollm3": [
+        *("model=smollm3-3b", "model.width=48", "model.heads=4", "model.kv_heads=2", "model.head_size=16"),
+        "model.rope_except=2",
     ],
     "untied": ["model=qwen3-0.6b", "model.width=32", "model.heads=2", "model.kv_heads=1", "model.head_size=32"],
 }
@@ -98,6 +111,30 @@ def test_the_fused_path_has_the_plain_decoders_loss_and_gradients(shape, kernels
         )
 
 
+@pytest.mark.parametrize("kernels", [SWITCHES[0], SWITCHES[-1]], ids=str)
+def test_a_z_loss_is_added_in_training_only(kernels):
+    model, tokens, targets = model_and_batch(shape="gemma2")
+    targets = targets.clone()
+    targets[0, :5] = -100
+    plain = fused_loss(model.eval(), tokens, targets, kernels, dtype=torch.float32)
+    model.save_memory("none", LossSettings(z_loss=0.1))
+    assert torch.equal(fused_loss(model, tokens, targets, kernels, dtype=torch.float32), plain)
+    found = fused_loss(model.train(), tokens, targets, kernels, dtype=torch.float32)
+    expected = model.loss(tokens, targets)
+    assert float(expected) > float(plain) + 0.1
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+    gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in (found, expected)]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", ["gpt2", "gemma2", "smollm3"])
+def test_without_targets_it_returns_the_logits(shape):
+    model, tokens, _ = model_and_batch(shape=shape)
+    found = fused_loss(model, tokens, None, Kernels(), dtype=torch.float32)
+    torch.testing.assert_close(found, model(tokens)[..., :257], atol=1e-5, rtol=1e-5)
+
+
 def test_targets_that_do_not_count_are_left_out():
     model, tokens, targets = model_and_batch()
     targets = targets.clone()
@@ -111,7 +148,7 @@ def test_targets_that_do_not_count_are_left_out():
 
 
 @pytest.mark.parametrize("kernels", [SWITCHES[0], SWITCHES[-1]], ids=str)
-@pytest.mark.parametrize("shape", ["gpt2", "qwen3"])
+@pytest.mark.parametrize("shape", ["gpt2", "qwen3", "gemma2"])
 def test_documents_are_kept_apart_as_the_plain_decoder_keeps_them(kernels, shape):
     model, tokens, targets = model_and_batch(shape=shape)
     starts = torch.zeros_like(tokens, dtype=torch.bool)
@@ -228,9 +265,8 @@ def test_rows_are_summed_in_float32(shape):
     ("option", "reason"),
     [
         ("model.dropout=0.1", "dropout"),
-        ("model=gemma-2-2b", "post-norms"),
-        ("model=olmo-2-1b", "post-norms"),
-        ("model=mistral-7b-v0.1", "sliding windows"),
+        ("model=deepseek-tiny", "latent attention"),
+        ("model=gpt-oss-tiny", "attention sinks"),
     ],
 )
 def test_a_model_it_does_not_serve_is_named_with_the_reason(option, reason):
@@ -240,7 +276,7 @@ def test_a_model_it_does_not_serve_is_named_with_the_reason(option, reason):
 
 
 @pytest.mark.parametrize(
-    "name", ["llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b", "mistral-7b-v0.3", "solar-10.7b", "mixtral-8x7b"]
+    "name", ["llama-3.2-1b", "qwen2.5-0.5b", "qwen3-0.6b", "mistral-7b-v0.1", "mixtral-8x7b", "olmo-2-1b", "gemma-2-2b"]
 )
 def test_it_serves_llamas_descendants(name):
     assert (

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from skytrain.models.kernels import cublaslt
-from skytrain.models.kernels.cross_entropy import IGNORED, _kernel_in_shared, loss_rows
+from skytrain.models.kernels.cross_entropy import IGNORED, LossTerms, _kernel_in_shared, loss_rows
 from skytrain.models.kernels.cublaslt import Epilogue
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -28,7 +28,7 @@ def test_the_loss_kernel_in_shared_memory_makes_losses_and_gradients(columns, vo
     leaf = logits[:, :vocab].double().requires_grad_()
     expected = F.cross_entropy(leaf, targets, reduction="none", ignore_index=IGNORED)
     (gradient,) = torch.autograd.grad(expected.sum() * 0.5, leaf)
-    losses = loss_rows(logits, targets, torch.tensor(0.5, device="cuda"), vocab, gradient=True)
+    losses = loss_rows(logits, targets, torch.tensor(0.5, device="cuda"), LossTerms(vocab), gradient=True)
     assert error(losses, expected) < 1e-6
     assert error(logits[:, :vocab], gradient) < 3e-3
     assert not logits[:, vocab:].any()

@@ -75,11 +75,12 @@ class Attention(nn.Module):
         whole = queries == keys
         mask = None if not windowed and (whole or queries == 1) else _mask(queries, keys, self.window, q_bhtq.device)
         if documents is not None:
-            if self.sinks is None and self.softcap is None and not dropout and self.window in documents.blocks:
+            if self.sinks is None and not dropout and self.window in documents.blocks:
                 from .flex import attend_within
 
                 blocks = documents.blocks[self.window]
-                return attend_within(q_bhtq, k_bgsq, v_bgsq, blocks, self.scale, self.queries_per_group > 1)
+                grouped = self.queries_per_group > 1
+                return attend_within(q_bhtq, k_bgsq, v_bgsq, blocks, self.scale, grouped, self.softcap)
             mask = documents.visible(self.window)
         if self.softcap is None and self.sinks is None:
             return F.scaled_dot_product_attention(

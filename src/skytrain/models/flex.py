@@ -89,8 +89,25 @@ def _compiled() -> Any:
     return torch.compile(flex_attention, dynamic=False)  # eager flex attention holds the whole square of scores
 
 
+@functools.cache
+def _capping(softcap: float) -> Any:
+    """Return the function of a score that caps it: always the same one, since another would be compiled again."""
+
+    def capped(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return softcap * torch.tanh(score / softcap)
+
+    return capped
+
+
 def attend_within(
-    q_bhtq: Tensor, k_bgtq: Tensor, v_bgtq: Tensor, mask: BlockMask, scale: float, grouped: bool
+    q_bhtq: Tensor,
+    k_bgtq: Tensor,
+    v_bgtq: Tensor,
+    mask: BlockMask,
+    scale: float,
+    grouped: bool,
+    softcap: float | None = None,
 ) -> Tensor:
     compute = flex_attention if torch.compiler.is_compiling() or not q_bhtq.is_cuda else _compiled()
-    return compute(q_bhtq, k_bgtq, v_bgtq, block_mask=mask, scale=scale, enable_gqa=grouped)
+    score = None if softcap is None else _capping(softcap)
+    return compute(q_bhtq, k_bgtq, v_bgtq, score_mod=score, block_mask=mask, scale=scale, enable_gqa=grouped)

@@ -2,9 +2,9 @@
 
 Master weights stay in float32; products, the residual stream and activations are bf16; softmax, norms and the loss are
 computed in float32; weight gradients leave their products in float32. Each technique has its switch, and with all of
-them off this is the plain decoder in bf16. It serves decoders of two shapes: GPT-2's, and that of Llama and Qwen (RMSNorm,
-rotary positions, grouped queries, query and key norms, SwiGLU), whose MLPs may be mixtures of experts. `config.capabilities` says what keeps a model out; the
-others train through torch.compile.
+them off this is the plain decoder in bf16. It serves decoders of two shapes: GPT-2's, and that of Llama and its descendants
+(RMSNorm before or after, rotary positions, grouped queries, query and key norms, SwiGLU or GeGLU, windows, soft-capping), whose
+MLPs may be mixtures of experts. `config.capabilities` says what keeps a model out; the others train through torch.compile.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..config import fused_model_problem
+from ..config import DecoderConfig, fused_model_problem
 from .decoder import Decoder
 from .documents import Documents, document_positions
 from .kernels import (
     Backend,
+    LossTerms,
     Turn,
     add_norm,
     add_rms_norm,
@@ -71,8 +72,9 @@ class FusedPass:
 
     batch: int  # sequences
     kernels: Kernels
-    documents: Documents | None = None
-    turn: Turn | None = None  # rotary positions, where the model has them
+    documents: Documents | None = None  # masks, where documents are kept apart or layers have windows or soft-capping
+    separate: bool = False  # whether documents are kept apart
+    turns: tuple[Turn, ...] = ()  # rotary positions by layer, where the model has them
 
 
 @dataclass(frozen=True)
@@ -108,18 +110,20 @@ def fused_loss(
     assert fused_model_problem(model.config) is None
     run = run or fused_block
     positions = model.embedding.positions
-    documents, places_bt, turn = None, None, None
+    config = model.config
+    documents, places_bt = None, None
     if document_starts_bt is not None:
         ids_bt, places_bt = document_positions(document_starts_bt)
         documents = model.documents(ids_bt)
+    elif config.attention_softcap is not None or _has_windows(config, tokens_bt.shape[1]):
+        documents = model.documents(torch.zeros_like(tokens_bt))  # a row is one document
     stream_dtype = torch.float32 if kernels.fp32_residual else dtype
-    if positions is None:
-        length = tokens_bt.shape[1]
-        cos, sin = rotation(model.config, 0, length, tokens_bt.device)
-        turn = Turn(cos, sin, length, None if places_bt is None else places_bt.flatten())
+    turns = () if positions is not None else _turns(config, tokens_bt, places_bt)
     table = None if positions is None else positions.weight
     x = lookup(tokens_bt, model.embedding.tokens.weight, table, stream_dtype, places_bt)
-    shared = FusedPass(len(tokens_bt), kernels, documents, turn)
+    if config.scale_embedding:
+        x = x * config.width**0.5
+    shared = FusedPass(len(tokens_bt), kernels, documents, document_starts_bt is not None, turns)
     branch: Tensor | None = None
     bias: Tensor | None = None
     auxiliary: Tensor | None = None
@@ -129,15 +133,36 @@ def fused_loss(
             auxiliary = own if auxiliary is None else auxiliary + own
     x, y = _norm(kernels, model.head.norm, x, branch, bias)
     weight = model.head.projection.weight
-    vocab = model.config.vocab_size
     if targets_bt is None:
-        return F.linear(y, _low(weight, y.dtype)).unflatten(0, tokens_bt.shape)[..., :vocab]
+        logits = F.linear(y, _low(weight, y.dtype)).unflatten(0, tokens_bt.shape)[..., : config.vocab_size]
+        cap = config.logit_softcap
+        return logits if cap is None else torch.tanh(logits / cap) * cap
+    terms = LossTerms(config.vocab_size, config.logit_softcap, model.loss_settings.z_loss if model.training else 0.0)
     targets = targets_bt.flatten()
     if kernels.loss:
-        loss = head_loss(y, weight, _low(weight, dtype), targets, vocab, kernels.products)
+        loss = head_loss(y, weight, _low(weight, dtype), targets, terms, kernels.products)
     else:
-        loss = head_loss_reference(y, weight, targets, vocab)
+        loss = head_loss_reference(y, weight, targets, terms)
     return join_auxiliary(loss, auxiliary)
+
+
+def _has_windows(config: DecoderConfig, length: int) -> bool:
+    windows = (config.window_of(layer) for layer in range(config.layers))
+    return any(window is not None and window < length for window in windows)
+
+
+def _turns(config: DecoderConfig, tokens_bt: Tensor, places_bt: Tensor | None) -> tuple[Turn, ...]:
+    """Return the rotary positions of each layer; those of a layer without any turn by nothing."""
+    length = tokens_bt.shape[1]
+    places = None if places_bt is None else places_bt.flatten()
+    kinds = [config.rope_of(layer) for layer in range(config.layers)]
+    turns: dict[str, Turn] = {}
+    for kind in set(kinds):
+        cos, sin = rotation(config, 0, length, tokens_bt.device, window=kind == "window")
+        if kind == "none":
+            cos, sin = torch.ones_like(cos), torch.zeros_like(sin)
+        turns[kind] = Turn(cos, sin, length, places)
+    return tuple(turns[kind] for kind in kinds)
 
 
 def fused_block(
@@ -146,23 +171,39 @@ def fused_block(
     """Run one block: add the branch before it to the stream, and return its own last branch without adding it."""
     kernels = shared.kernels
     x, y = _norm(kernels, block.attention_norm, x_nd, branch_nd, bias_d)
-    mixed = attend(y, block.attention, shared)
+    mixed = _normalized(kernels, block.attention_post_norm, attend(y, block.attention, shared))
     x, y = _norm(kernels, block.mlp_norm, x, mixed, block.attention.out.bias)
     if block.mixture is not None:
         added, auxiliary = _mixture(y, block.mixture, shared)
-        return x, added, None, auxiliary
-    return x, _mlp(y, block.mlp, kernels), block.mlp.down.bias, None
+        return x, _normalized(kernels, block.mlp_post_norm, added), None, auxiliary
+    added = _normalized(kernels, block.mlp_post_norm, _mlp(y, block.mlp, kernels))
+    return x, added, block.mlp.down.bias, None
 
 
 def _norm(
     kernels: Kernels, norm: Any, x_nd: Tensor, branch_nd: Tensor | None, bias_d: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     dtype = torch.bfloat16 if kernels.fp32_residual else x_nd.dtype
+    if norm is None:  # only what branches return is normalized
+        x_nd = x_nd if branch_nd is None else x_nd + branch_nd
+        return x_nd, x_nd.to(dtype)
     if isinstance(norm, RMSNorm):
         add = add_rms_norm if kernels.norm else rms_norm_reference
-        return add(x_nd, branch_nd, norm.weight, norm.eps, dtype)
+        return add(x_nd, branch_nd, _gain(norm), norm.eps, dtype)
     compute = add_norm if kernels.norm else norm_reference
     return compute(x_nd, branch_nd, bias_d, norm.weight, norm.bias, norm.eps, dtype)
+
+
+def _normalized(kernels: Kernels, norm: RMSNorm | None, branch_nd: Tensor) -> Tensor:
+    """Return what a branch adds, normalized where the model does that after the branch."""
+    if norm is None:
+        return branch_nd
+    compute = add_rms_norm if kernels.norm else rms_norm_reference
+    return compute(branch_nd, None, _gain(norm), norm.eps, branch_nd.dtype)[1]
+
+
+def _gain(norm: RMSNorm) -> Tensor:
+    return norm.weight.float() + 1.0 if norm.plus_one else norm.weight
 
 
 def _low(weight: Tensor, dtype: torch.dtype) -> Tensor:
@@ -177,9 +218,11 @@ def _mlp(y_nd: Tensor, mlp: Any, kernels: Kernels) -> Tensor:
     down_low = _low(down.weight, y_nd.dtype)
     if mlp.gate is not None:
         if kernels.gelu:
-            return gated_mlp(y_nd, mlp.gate.weight, up.weight, down.weight, down_low, kernels.products)
+            gelu = mlp.activation.name == "gelu_tanh"
+            return gated_mlp(y_nd, mlp.gate.weight, up.weight, down.weight, down_low, kernels.products, gelu)
         pair = [linear(y_nd, each.weight, _low(each.weight, y_nd.dtype), kernels.products) for each in (mlp.gate, up)]
-        return linear(swiglu_reference(torch.cat(pair, dim=1)), down.weight, down_low, kernels.products)
+        hidden = swiglu_reference(torch.cat(pair, dim=1), mlp.activation.name == "gelu_tanh")
+        return linear(hidden, down.weight, down_low, kernels.products)
     up_low = _low(up.weight, y_nd.dtype)
     if kernels.epilogue and y_nd.is_cuda:
         bias_low = _low(up.bias, y_nd.dtype)
@@ -206,8 +249,8 @@ def _mixture(y_nd: Tensor, mixture: Any, shared: FusedPass) -> tuple[Tensor, Ten
 def attend(y_nd: Tensor, attention: Any, shared: FusedPass) -> Tensor:
     """Return the output of attention, without its bias."""
     out = attention.out
-    if shared.turn is not None:
-        mixed = _turned_attention(y_nd, attention, shared, shared.turn)
+    if shared.turns:
+        mixed = _turned_attention(y_nd, attention, shared, shared.turns[attention.layer])
     elif shared.documents is not None:
         mixed = _within_documents(y_nd, attention, shared, shared.documents)
     else:
@@ -242,14 +285,27 @@ def _turned_attention(y_nd: Tensor, attention: Any, shared: FusedPass, turn: Tur
     packed = _packed(y_nd, attention.qkv, kernels)
     groups = packed.shape[1] // ((attention.queries_per_group + 2) * attention.head_size)
     norms = attention.q_norm, attention.k_norm
-    q_gain, k_gain = (None if norm is None else norm.weight for norm in norms)
+    if norms[0] is not None and not attention.norms_heads:
+        packed, norms = _normalized_projections(packed, attention, kernels), (None, None)
+    q_gain, k_gain = (None if norm is None else _gain(norm) for norm in norms)
     eps = norms[0].eps if norms[0] is not None else 0.0
     heads = (turn_heads if kernels.norm else turn_reference)(packed, q_gain, k_gain, eps, turn, groups)
     q, k, v = (part.unflatten(0, (shared.batch, -1)) for part in heads)
-    if shared.documents is None:
+    if shared.documents is None or not (shared.separate or attention.window or attention.softcap):
         return causal_attention(q, k, v, attention.scale, kernels.attention).reshape(len(y_nd), -1)
     within = attention.attend(*(part.transpose(1, 2) for part in (q, k, v)), shared.documents)
     return within.transpose(1, 2).reshape(len(y_nd), -1)
+
+
+def _normalized_projections(packed_nr: Tensor, attention: Any, kernels: Kernels) -> Tensor:
+    """Return the packed queries, keys and values with queries and keys normalized over all heads (OLMo 2)."""
+    parts = packed_nr.unflatten(1, (-1, attention.queries_per_group + 2, attention.head_size))
+    q, k, v = parts[:, :, :-2], parts[:, :, -2:-1], parts[:, :, -1:]
+    q, k = (
+        _normalized(kernels, norm, x.reshape(len(x), -1)).view(x.shape)
+        for norm, x in ((attention.q_norm, q), (attention.k_norm, k))
+    )
+    return torch.cat((q, k, v), dim=2).flatten(1)
 
 
 class QKVAttention(torch.autograd.Function):

@@ -171,9 +171,8 @@ def activation_bytes_on(path: KernelPath, job: TrainingJob, mesh: Mesh) -> float
         attention += wide * (queries + keys)
     if model.latent is not None:
         attention = _latent_activation_bytes(model, narrow, wide)
-    if (
-        model.attention_softcap is not None or model.sinks
-    ):  # no flash kernel: scores, weights in float32 and in bfloat16
+    # No flash kernel: scores, weights in float32 and in bfloat16. Fused kernels cap scores inside one.
+    if model.sinks or (model.attention_softcap is not None and path != "fused"):
         attention += (8 if narrow == 2 else 12) * heads * job.sequence_length
     hidden: float = narrow * mlp * (4 if model.gated_mlp else 2)
     if path == "fused" and model.gated_mlp:
@@ -265,7 +264,7 @@ def logit_bytes(job: TrainingJob, mesh: Mesh) -> float:
     """
     narrow = narrow_bytes(job.precision)
     per_logit = {"eager": 12.0, "compiled": 2.0 * narrow, "fused": 2.0}[path_of(job, mesh)]
-    if job.model.logit_softcap is not None:
+    if job.model.logit_softcap is not None and path_of(job, mesh) != "fused":
         per_logit += 4.0
     tokens = job.micro_batch * job.sequence_length / mesh.context
     if job.loss_chunk_tokens is not None:

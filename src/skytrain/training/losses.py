@@ -84,9 +84,7 @@ def choose_loss(config: Config, device: str, mesh: Mesh = ALONE) -> LossPath:
         epilogue=switches.epilogue and lt and torch.cuda.get_device_capability() >= (9, 0),
         fp32_residual=switches.residual == "fp32",
     )
-    # Routers count their loads on the host's side of a step, which a replayed graph does not run.
-    one_shape = not config.loader.separate_documents and getattr(config.model, "experts", None) is None
-    graphs = not uses_process_group(config) and one_shape and _wants_graphs(config)
+    graphs = not uses_process_group(config) and _wants_graphs(config) and _same_kernels(config)
     on = [name for name in ("loss", "gelu", "norm", "products", "epilogue") if getattr(kernels, name)]
     with_graphs = ", CUDA graphs" if graphs else ""
     label = f"fused kernels ({', '.join(on) or 'none'}), {kernels.attention} attention{with_graphs}"
@@ -147,6 +145,17 @@ def _wants_graphs(config: Config) -> bool:
     tokens = config.trainer.micro_sequences * config.trainer.sequence_length
     asked = config.trainer.cuda_graphs
     return asked == "on" or (asked == "auto" and tokens <= GRAPHED_TOKENS)
+
+
+def _same_kernels(config: Config) -> bool:
+    """Return whether every step launches the same kernels, with nothing in between that a replayed graph would not do.
+
+    Masks of documents, windows and capped scores are made anew in each pass, and routers count their loads.
+    """
+    model = config.model
+    assert has_layers(model)
+    masks = config.loader.separate_documents or model.window is not None or model.attention_softcap is not None
+    return not masks and model.experts is None
 
 
 def apply_fp8(config: Config, device: str, model: nn.Module, mesh: Mesh = ALONE) -> None:

@@ -19,13 +19,7 @@ def fused_model_problem(model: object) -> str | None:
         "latent attention": model.latent is not None,
         "attention sinks": model.sinks,
         "a clamped or scaled activation": model.activation_clamp is not None or model.activation_gain != 1.0,
-        "layers without rotary positions": model.rope_except is not None,
-        "post-norms": model.post_norms or not model.pre_norms,
-        "soft-capping": model.logit_softcap is not None or model.attention_softcap is not None,
-        "sliding windows": model.window is not None
-        and any(model.window_of(layer) is not None for layer in range(model.layers)),
         "dropout": model.dropout > 0,
-        "scaled embeddings": model.scale_embedding,
         "muP or CompleteP": model.parametrization != "standard",
     }
     gpt2: dict[str, bool] = {
@@ -36,13 +30,15 @@ def fused_model_problem(model: object) -> str | None:
         "LayerNorm with grouped queries": model.groups != model.heads,
         "LayerNorm with query and key norms": model.qk_norm,
         "LayerNorm with experts": model.experts is not None,
+        "LayerNorm with post-norms": model.post_norms or not model.pre_norms,
+        "LayerNorm with soft-capping": model.attention_softcap is not None,
+        "LayerNorm with sliding windows": model.window is not None,
     }
     llama: dict[str, bool] = {
-        "a gain that is stored less one": model.norm == "rmsnorm_plus_one",
         "RMSNorm with a bias in every layer": model.bias == "all",
-        "RMSNorm with an MLP other than SwiGLU": not model.gated_mlp or model.activation != "silu",
+        "RMSNorm with an MLP that is not gated": not model.gated_mlp,
+        "experts with an activation other than SiLU": model.experts is not None and model.activation != "silu",
         "RMSNorm with learned positions": model.positions != "rope",
-        "query and key norms over all heads": model.qk_norm and model.qk_norm_scope != "head",
     }
     asks = {**both, **(gpt2 if model.norm == "layernorm" else llama)}
     return next((name for name, true in asks.items() if true), None)
@@ -64,8 +60,8 @@ def fused_settings_problem(config: Config) -> str | None:
         return f"trainer.precision={trainer.precision}"
     if trainer.activation_checkpointing != "none":
         return "activation checkpointing"
-    if trainer.loss_chunk_tokens or trainer.z_loss:
-        return "a chunked loss or a z-loss"
+    if trainer.loss_chunk_tokens:
+        return "a chunked loss"
     return "trainer.fp8" if trainer.fp8 != "off" else None
 
 
@@ -126,7 +122,7 @@ KERNEL_RULES = (
     Rule(
         name="fused-kernels",
         key="trainer.fused",
-        excludes="`on` with anything but decoders of GPT-2's, Llama's or Qwen's shape in bf16 on a GPU, whole layers and sequences, and a plain loss",
+        excludes="`on` with anything but decoders of GPT-2's shape, or of Llama's and its descendants', in bf16 on a GPU, whole layers and sequences, and a loss in one piece",
         problem=_fused_on,
         fix="try trainer.fused=auto",
     ),

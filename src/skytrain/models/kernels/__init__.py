@@ -6,7 +6,7 @@ compare the two.
 
 from .attention import Backend, attend_backward, attend_forward, causal_attention
 from .backend import kernels_available
-from .cross_entropy import head_loss
+from .cross_entropy import LossTerms, head_loss
 from .embedding import lookup
 from .experts import experts_mlp, router_logits, sort_by_expert
 from .gelu import bias_gelu
@@ -19,6 +19,7 @@ from .swiglu import gated_mlp
 
 __all__ = [
     "Backend",
+    "LossTerms",
     "Turn",
     "add_norm",
     "add_rms_norm",

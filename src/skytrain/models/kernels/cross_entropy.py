@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,6 +33,14 @@ if has_triton():
     import triton.language as tl
 
     @triton.jit
+    def _capped(x, cap, CAPPED: tl.constexpr):
+        """Return x, or cap * tanh(x / cap)."""
+        if CAPPED:
+            return cap - 2.0 * cap / (tl.exp2(2.8853900817779268 * x / cap) + 1.0)
+        else:
+            return x
+
+    @triton.jit
     def _loss_rows(
         logits_ptr,
         targets_ptr,
@@ -39,7 +48,10 @@ if has_triton():
         scale_ptr,
         columns,
         vocab,
+        cap,
+        z_loss,
         GRADIENT: tl.constexpr,
+        CAPPED: tl.constexpr,
         BLOCK: tl.constexpr,
         STAGES: tl.constexpr,
     ):
@@ -56,30 +68,57 @@ if has_triton():
         sums = tl.zeros((BLOCK,), dtype=tl.float32)
         for start in tl.range(0, vocab, BLOCK, num_stages=STAGES):
             at = start + tl.arange(0, BLOCK)
-            x = tl.load(base + at, mask=at < vocab, other=-float("inf")).to(tl.float32) * 1.4426950408889634
+            x = tl.load(base + at, mask=at < vocab, other=-float("inf")).to(tl.float32)
+            x = _capped(x, cap, CAPPED) * 1.4426950408889634
+            x = tl.where(at < vocab, x, -float("inf"))
             higher = tl.maximum(tops, x)
             sums = sums * tl.exp2(tops - higher) + tl.exp2(x - higher)
             tops = higher
         top = tl.max(tops, axis=0)
         log2_sum = top + tl.log2(tl.sum(sums * tl.exp2(tops - top), axis=0))
-        hit = tl.load(base + tl.where(counts, target, 0)).to(tl.float32)
+        hit = _capped(tl.load(base + tl.where(counts, target, 0)).to(tl.float32), cap, CAPPED)
         hit = tl.where(target < vocab, hit, -float("inf"))  # padding cannot be predicted
-        tl.store(loss_ptr + row, tl.where(counts, log2_sum * 0.6931471805599453 - hit, 0.0))
+        log_sum = log2_sum * 0.6931471805599453
+        tl.store(loss_ptr + row, tl.where(counts, log_sum - hit + z_loss * log_sum * log_sum, 0.0))
         if GRADIENT:
             scale = tl.where(counts, tl.load(scale_ptr), 0.0)
+            share = 1.0 + 2.0 * z_loss * log_sum  # of the softmax in the gradient
             for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
                 at = start + tl.arange(0, BLOCK)
-                x = tl.load(base + at, mask=at < vocab, other=-float("inf")).to(tl.float32) * 1.4426950408889634
-                gradient = tl.exp2(x - log2_sum) - tl.where(at == target, 1.0, 0.0)
+                x = tl.load(base + at, mask=at < vocab, other=-float("inf")).to(tl.float32)
+                x = _capped(x, cap, CAPPED)
+                below = tl.where(at < vocab, tl.exp2(x * 1.4426950408889634 - log2_sum), 0.0)
+                gradient = below * share - tl.where(at == target, 1.0, 0.0)
+                if CAPPED:
+                    gradient = tl.where(at < vocab, gradient * (1.0 - (x / cap) * (x / cap)), 0.0)
                 tl.store(base + at, gradient * scale, mask=at < columns)
 
 
-def reference(x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, vocab: int) -> Tensor:
+@dataclass(frozen=True)
+class LossTerms:
+    """What a loss is made of beside the logits of a vocabulary, which may be padded."""
+
+    vocab: int
+    softcap: float | None = None  # of the logits
+    z_loss: float = 0.0  # weight of the squared logarithm of the softmax's sum
+
+    @property
+    def plain(self) -> bool:
+        return self.softcap is None and not self.z_loss
+
+
+def reference(x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, terms: LossTerms) -> Tensor:
     """Compute the reference in plain torch: the mean over targets that are not ignored, in float32."""
     logits = (x_nd @ weight_vd.to(x_nd.dtype).t()).float()
-    padding = torch.arange(logits.shape[1], device=logits.device) >= vocab
+    if terms.softcap is not None:
+        logits = torch.tanh(logits / terms.softcap) * terms.softcap
+    padding = torch.arange(logits.shape[1], device=logits.device) >= terms.vocab
     logits = logits.masked_fill(padding, float("-inf"))
-    return F.cross_entropy(logits, targets_n, ignore_index=IGNORED)
+    loss = F.cross_entropy(logits, targets_n, ignore_index=IGNORED)
+    if not terms.z_loss:
+        return loss
+    counted = targets_n != IGNORED
+    return loss + terms.z_loss * (logits.logsumexp(-1).square() * counted).sum() / counted.sum().clamp(min=1)
 
 
 @functools.cache
@@ -100,11 +139,13 @@ def _kernel_in_shared(columns: int) -> nvrtc.CudaKernel | None:
         return None
 
 
-def loss_rows(logits_nv: Tensor, targets_n: Tensor, scale: Tensor, vocab: int, gradient: bool) -> Tensor:
+def loss_rows(logits_nv: Tensor, targets_n: Tensor, scale: Tensor, terms: LossTerms, gradient: bool) -> Tensor:
     """Return the loss of each row; with `gradient`, overwrite the logits with their gradient times `scale`."""
     rows, columns = logits_nv.shape
+    vocab = terms.vocab
     losses = torch.empty(rows, dtype=torch.float32, device=logits_nv.device)
-    in_shared = _kernel_in_shared(columns) if logits_nv.is_cuda and logits_nv.dtype == torch.bfloat16 else None
+    narrow = logits_nv.is_cuda and logits_nv.dtype == torch.bfloat16
+    in_shared = _kernel_in_shared(columns) if narrow and terms.plain else None  # which has neither cap nor z-loss
     if in_shared is not None:
         blocks = programs(logits_nv.device, IN_SHARED.per_multiprocessor)
         in_shared(
@@ -112,8 +153,8 @@ def loss_rows(logits_nv: Tensor, targets_n: Tensor, scale: Tensor, vocab: int, g
         )
         return losses
     _loss_rows[(rows,)](
-        logits_nv, targets_n, losses, scale, columns, vocab,
-        GRADIENT=gradient, BLOCK=_block(columns), STAGES=ROWS.stages, num_warps=ROWS.warps,
+        logits_nv, targets_n, losses, scale, columns, vocab, terms.softcap or 1.0, terms.z_loss,
+        GRADIENT=gradient, CAPPED=terms.softcap is not None, BLOCK=_block(columns), STAGES=ROWS.stages, num_warps=ROWS.warps,
     )  # fmt: skip
     return losses
 
@@ -121,12 +162,12 @@ def loss_rows(logits_nv: Tensor, targets_n: Tensor, scale: Tensor, vocab: int, g
 class HeadLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x_nd: Tensor, weight_vd: Tensor, low_vd: Tensor, targets_n: Tensor, vocab: int, tuned: bool
+        ctx: Any, x_nd: Tensor, weight_vd: Tensor, low_vd: Tensor, targets_n: Tensor, terms: LossTerms, tuned: bool
     ) -> Tensor:
         wants = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         logits = product(x_nd, low_vd.t(), tuned)
         scale = 1.0 / (targets_n != IGNORED).sum().clamp(min=1).float()
-        losses = loss_rows(logits, targets_n, scale, vocab, wants)
+        losses = loss_rows(logits, targets_n, scale, terms, wants)
         ctx.at_once = not (tuned and logits.is_cuda)
         if wants:
             # `loss_rows` has overwritten the logits with their gradient
@@ -151,9 +192,9 @@ def _block(columns: int) -> int:
 
 
 def head_loss(
-    x_nd: Tensor, weight_vd: Tensor, low_vd: Tensor, targets_n: Tensor, vocab: int, tuned: bool = False
+    x_nd: Tensor, weight_vd: Tensor, low_vd: Tensor, targets_n: Tensor, terms: LossTerms, tuned: bool = False
 ) -> Tensor:
-    """Return the mean cross-entropy of x @ weight.T over the first `vocab` columns; the rest is padding."""
+    """Return the mean cross-entropy of x @ weight.T over the vocabulary; columns beyond it are padding."""
     if kernels_available(x_nd.device):
-        return HeadLoss.apply(x_nd, weight_vd, low_vd, targets_n, vocab, tuned)
-    return reference(x_nd, weight_vd, targets_n, vocab)
+        return HeadLoss.apply(x_nd, weight_vd, low_vd, targets_n, terms, tuned)
+    return reference(x_nd, weight_vd, targets_n, terms)
