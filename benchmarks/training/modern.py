@@ -32,6 +32,7 @@ from skytrain.models.kernels.backend import Launch
 from skytrain.models.loss import matmul_parameters
 from skytrain.planning import decoder_flops_per_token
 from skytrain.training.losses import choose_loss
+from skytrain.training.memory import apply_memory_settings
 from skytrain.training.optimizers import make_optimizer
 
 ROWS = 64 * 1024
@@ -65,6 +66,10 @@ def parity() -> None:
         "grouped heads": ["model=modern-124m", "model.layers=3", "model.kv_heads=2"],
         "llama-3.2-1b, 2 layers": ["model=llama-3.2-1b", "model.layers=2"],
         "qwen2.5-0.5b, 2 layers": ["model=qwen2.5-0.5b", "model.layers=2"],
+        "modern-124m, z-loss": ["model=modern-124m", "model.layers=3", "trainer.z_loss=1e-2"],
+        "olmo 2, 2 layers": ["model=olmo-2-1b", "model.layers=2"],
+        "gemma 2, 2 layers": ["model=gemma-2-2b", "model.layers=2", "model.window=300"],
+        "smollm 3, 4 layers": ["model=smollm3-3b", "model.layers=4"],
         "mixture": [
             *("model=qwen3-30b-a3b", "model.layers=3", "model.width=768", "model.heads=6", "model.kv_heads=6"),
             *("model.vocab_size=50257", "model.experts.count=16", "model.experts.per_token=4"),
@@ -80,6 +85,7 @@ def parity() -> None:
         paths = {"fused": ["trainer.fused=on", "trainer.cuda_graphs=off"], "eager autocast": ["trainer.fused=off"]}
         configs = {path: compose([*settings, *more]).config for path, more in paths.items()}
         model = build_model(configs["fused"].model, seed=1).cuda()
+        apply_memory_settings(model, configs["fused"].trainer)  # which has the z-loss
         batch = torch.randint(0, VOCAB, (4, LENGTH + 1), device="cuda")
 
         def gradients(output: WithAuxiliary, model: torch.nn.Module = model) -> tuple[float, dict[str, torch.Tensor]]:

@@ -173,6 +173,17 @@ def test_muon_gives_embedding_vectors_and_head_their_own_rates():
     assert [of[id(module.weight)] for module in kinds] == [config.lr, 1e-2, 2e-2, 3e-2]
 
 
+def test_a_checkpoint_from_before_row_beta_is_muons():
+    config = compose(["optimizer=muon"]).config.optimizer
+    model = scaled("standard")
+    optimizer = make_optimizer(model, config, fused=False)
+    saved = optimizer.state_dict()
+    for group in saved["param_groups"]:
+        group.pop("row_beta", None)
+    optimizer.load_state_dict(saved)
+    muon_steps(model, optimizer, range(1))
+
+
 def test_muon_survives_a_checkpoint():
     words = ["optimizer=muon", "optimizer.momentum_start=0.5", "optimizer.momentum_warmup=4", "optimizer.row_beta=0.9"]
     config = compose(words).config.optimizer

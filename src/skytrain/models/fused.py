@@ -123,7 +123,13 @@ def fused_loss(
     x = lookup(tokens_bt, model.embedding.tokens.weight, table, stream_dtype, places_bt)
     if config.scale_embedding:
         x = x * config.width**0.5
-    shared = FusedPass(len(tokens_bt), kernels, documents, document_starts_bt is not None, turns)
+    shared = FusedPass(
+        batch=len(tokens_bt),
+        kernels=kernels,
+        documents=documents,
+        separate=document_starts_bt is not None,
+        turns=turns,
+    )
     branch: Tensor | None = None
     bias: Tensor | None = None
     auxiliary: Tensor | None = None

@@ -23,5 +23,5 @@ from .lightning_internals import (
     start_at_step as start_at_step,
 )
 from .pipeline import Pipeline as Pipeline
-from .state import local_part_of as local_part_of
+from .state import local_part_of as local_part_of, zeros_by_row as zeros_by_row
 from .strategy import MeshStrategy as MeshStrategy

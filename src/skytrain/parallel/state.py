@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 
 if TYPE_CHECKING:
     from ..checkpoints import SavedTensor
@@ -85,13 +85,34 @@ def empty_slots(
         for slot, described in by_name.get(tied.get(name, name), {}).items():
             dtype = getattr(torch, described.dtype)
             # The step count is a scalar, which stays on the CPU; the optimizer moves it if it needs to.
-            value = (
-                torch.zeros_like(parameter, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
-                if described.shape == tuple(parameter.shape)
-                else torch.zeros(described.shape, dtype=dtype)
-            )
+            shape = tuple(parameter.shape)
+            if described.shape == shape:
+                value = torch.zeros_like(
+                    parameter, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False
+                )
+            elif described.shape == (*shape[:-1], 1) and len(shape) > 1:
+                value = zeros_by_row(parameter, dtype)
+            else:
+                value = torch.zeros(described.shape, dtype=dtype)
             slots.setdefault(name, {})[slot] = value.detach()
     return slots
+
+
+def zeros_by_row(parameter: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a zero for each row of a matrix, in a last dimension of 1, placed as the rows are."""
+    shape = (*parameter.shape[:-1], 1)
+    if not isinstance(parameter, DTensor):
+        return torch.zeros(shape, dtype=dtype, device=parameter.device)
+    local = parameter.to_local()
+    columns = parameter.ndim - 1
+    return DTensor.from_local(
+        torch.zeros((*local.shape[:-1], 1), dtype=dtype, device=local.device),
+        parameter.device_mesh,
+        [Replicate() if getattr(each, "dim", None) == columns else each for each in parameter.placements],
+        run_check=False,
+        shape=torch.Size(shape),
+        stride=torch.empty(shape, device="meta").stride(),
+    )
 
 
 def flatten_slots(slots: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

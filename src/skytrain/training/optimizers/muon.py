@@ -2,8 +2,7 @@
 
 Muon (Jordan et al. 2024) moves a matrix by the nearest orthogonal matrix to its momentum. Equal shapes are computed together,
 so a step is a few large products instead of hundreds of small ones, and ranks that shard matrices by rows share the work: each
-receives whole the ones that it owns, and sends back the parts. NorMuon (Li et al. 2025, arXiv 2510.05491) then gives each row the
-same size over time.
+receives whole the ones that it owns, and sends back the parts.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor
 
-from ...parallel import local_part_of
+from ...parallel import local_part_of, zeros_by_row
 from .groups import HIDDEN_MATRICES
 
 # Polar Express (Amsel et al. 2025, arXiv 2505.16932): the best five quintic polynomials for singular values in [0.001, 1], with
@@ -31,7 +30,6 @@ POLAR_EXPRESS = (
 )
 SAFETY = 1.02
 MATCHED_RMS = 0.2  # of an update's elements: AdamW's usual size, so that one learning rate serves both
-ROW_EPS = 1e-8  # added to the root of a row's mean square
 TOGETHER = 2**27  # elements of the matrices that are computed at a time: bounds the memory of large models
 
 
@@ -83,6 +81,9 @@ class Muon(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
         self._share()
+        for group in self.param_groups:
+            if "momentum_warmup" in group:  # the matrices': a checkpoint may be from before row_beta
+                group.setdefault("row_beta", None)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -98,8 +99,8 @@ class Muon(torch.optim.Optimizer):
 class MatrixMuon(torch.optim.Optimizer):
     """Muon with Nesterov momentum, which may rise over the first steps, and decoupled decay.
 
-    An update has the root mean square of AdamW's. With `row_beta`, its rows are divided by the root of their mean square over
-    the past steps, of which `row_beta` is the decay, and the update keeps its norm.
+    An update has the root mean square of AdamW's. With `row_beta` it is NorMuon (Li et al. 2025, arXiv 2510.05491): rows of an
+    update are divided by the root of their mean square over steps, and the whole keeps its norm.
     """
 
     def __init__(
@@ -109,10 +110,10 @@ class MatrixMuon(torch.optim.Optimizer):
         momentum: float,
         momentum_start: float,
         momentum_warmup: int,
-        row_beta: float | None = None,
+        row_beta: float | None,
     ) -> None:
         defaults = {"momentum": momentum, "momentum_start": momentum_start, "momentum_warmup": momentum_warmup}
-        super().__init__(params, {"lr": lr, "weight_decay": 0.0, "row_beta": row_beta, **defaults})
+        super().__init__(params, {"lr": lr, "weight_decay": 0.0, **defaults, "row_beta": row_beta})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -129,22 +130,6 @@ class MatrixMuon(torch.optim.Optimizer):
                 torch._foreach_add_(local, list(directions), alpha=-size)
         return None
 
-    def _row_scales(self, beta: float, parameters: list[nn.Parameter], directions: Tensor) -> Tensor:
-        """Update the rows' mean squares and return the factor of each row of this rank's parts."""
-        states = [self.state[parameter] for parameter in parameters]
-        for state, parameter in zip(states, parameters, strict=True):
-            if "row_squares" not in state:
-                state["row_squares"] = _zeros_by_row(parameter)
-        first: Any = parameters[0]
-        squares = _summed(first, directions.float().square().sum(-1, keepdim=True), dim=-1) / first.shape[-1]
-        means = [_local(state["row_squares"]) for state in states]
-        torch._foreach_lerp_(means, list(squares), 1.0 - beta)
-        mean = torch.stack(means) / (1.0 - beta ** float(states[0]["step"]))
-        scales = 1.0 / (mean.sqrt() + ROW_EPS)
-        norms = torch.stack((squares.sum(-2, keepdim=True), (squares * scales.square()).sum(-2, keepdim=True)))
-        before, after = _summed(first, norms, dim=-2)
-        return scales * (before / after.clamp_min(torch.finfo(torch.float32).tiny)).sqrt()
-
     def _directions(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> tuple[Tensor, ...]:
         """Update the momenta and return what is made orthogonal: this rank's parts."""
         states = [self.state[parameter] for parameter in parameters]
@@ -159,6 +144,32 @@ class MatrixMuon(torch.optim.Optimizer):
         torch._foreach_add_([state["step"] for state in states], 1)
         torch._foreach_lerp_(momenta, grads, 1.0 - factor)
         return torch._foreach_lerp(grads, momenta, factor)
+
+    def _row_scales(self, beta: float, parameters: list[nn.Parameter], directions: Tensor) -> Tensor:
+        """Update each row's mean square and return by what NorMuon multiplies the rows: this rank's parts."""
+        states = [self.state[parameter] for parameter in parameters]
+        for state, parameter in zip(states, parameters, strict=True):
+            if "row_squares" not in state:
+                state["row_squares"] = zeros_by_row(parameter, torch.float32)
+        first = parameters[0]
+        squares = torch.linalg.vector_norm(directions, dim=-1, keepdim=True, dtype=torch.float32).square()
+        squares = _sum_over(first, first.ndim - 1, squares) / first.shape[-1]
+        means = [_local(state["row_squares"]) for state in states]
+        torch._foreach_lerp_(means, list(squares), 1.0 - beta)
+        seen = 1.0 - beta ** int(states[0]["step"])
+        scales = 1.0 / ((torch.stack(means) / seen).sqrt() + 1e-8)
+        norms = torch.stack((squares, squares * scales.square())).sum(-2, keepdim=True)
+        before, after = _sum_over(first, first.ndim - 2, norms)
+        return scales * (before / after.clamp(min=1e-30)).sqrt()
+
+
+def _sum_over(parameter: Any, dimension: int, values: Tensor) -> Tensor:
+    """Return the sum of values over the ranks that hold parts of a dimension of the parameter."""
+    if isinstance(parameter, DTensor):
+        for axis, placement in enumerate(parameter.placements):
+            if getattr(placement, "dim", None) == dimension:
+                dist.all_reduce(values, group=parameter.device_mesh.get_group(axis))
+    return values
 
 
 def momentum_at(group: dict[str, Any], step: int) -> float:
@@ -181,31 +192,6 @@ def _by_shape(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]
 
 def _local(tensor: Any) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def _zeros_by_row(parameter: Any) -> Tensor:
-    """Return a float32 zero for each row of a matrix, on the ranks that have parts of that row."""
-    shape = (*parameter.shape[:-1], 1)
-    if not isinstance(parameter, DTensor):
-        return torch.zeros(shape, dtype=torch.float32, device=parameter.device)
-    placements = [Replicate() if each.is_shard(parameter.ndim - 1) else each for each in parameter.placements]
-    part = torch.zeros((*parameter.to_local().shape[:-1], 1), dtype=torch.float32, device=parameter.to_local().device)
-    return DTensor.from_local(
-        part, parameter.device_mesh, placements, run_check=False, shape=torch.Size(shape), stride=_strides(shape)
-    )
-
-
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return torch.empty(shape, device="meta").stride()
-
-
-def _summed(parameter: Any, values: Tensor, dim: int) -> Tensor:
-    """Return the values added over the ranks that share dimension `dim` of the parameter, counted from its end."""
-    if isinstance(parameter, DTensor):
-        for axis, placement in enumerate(parameter.placements):
-            if placement.is_shard(parameter.ndim + dim):
-                dist.all_reduce(values, group=parameter.device_mesh.get_group(axis))
-    return values
 
 
 def orthogonal_parts(parameters: list[nn.Parameter], parts: Sequence[Tensor]) -> Tensor:
