@@ -10,8 +10,8 @@ All runs are `recipe=modern-124m`, 200 steps of 65,536 tokens, each window seen 
 The small ones have its twelve layers and less width; heads of 64 are for widths that 128 does not divide, and their effect
 is measured at 256. Muon's rate is the recipe's times the root of 768 / width: its update of a matrix then moves outputs
 by the same amount at every width, so the recipe's rate is as right for one as for the other.
-The curve is L(width) = L + c (768 / width)^k, with a prior for k: 0.8, deviation 0.2. The law of `plan --best` has
-0.66 (blocks to the power of -0.33), theories of wide networks 1.
+The prediction is that of `plan --best`: its law, refitted by the small runs (`LossForecaster`). Beside it stands a plain
+curve through them, L(width) = L + c (768 / width)^k, with a prior for k: 0.8, deviation 0.2.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import numpy as np
 from skytrain.config import Config, DecoderConfig, compose
 from skytrain.planning import LossForecaster, OwnRun, decoder_size
 from skytrain.planning.best import recipe_efficiency
-from skytrain.planning.loss_laws import OPEN_RUNS, Z80, jacobian, least_squares
+from skytrain.planning.loss_laws import OPEN_RUNS, jacobian, least_squares
 
 LARGE = 768
 RATE = 3.6e-3  # the recipe's, at 768
@@ -167,13 +167,12 @@ def predict(rows: list[dict[str, Any]]) -> dict[str, Any]:
     found = {
         "width": LARGE,
         "optimizer": rows[0].get("optimizer"),
-        "loss": round(loss, 4),
-        "low": round(loss - Z80 * deviation, 4),
-        "high": round(loss + Z80 * deviation, 4),
-        "plan_law": round(by_law.loss, 4),
+        "loss": round(by_law.loss, 4),
+        "low": round(by_law.low, 4),
+        "high": round(by_law.high, 4),
     }
-    print(f"predicted for width {LARGE}: {loss:.4f}, 80%: {found['low']:.4f} to {found['high']:.4f}")
-    print(f"(the law of `plan --best` with these runs: {by_law.loss:.4f}, 80%: {by_law.low:.4f} to {by_law.high:.4f})")
+    print(f"the curve says {loss:.4f} +- {deviation:.4f} for width {LARGE}")
+    print(f"predicted for width {LARGE}: {by_law.loss:.4f}, 80%: {by_law.low:.4f} to {by_law.high:.4f}")
     return found
 
 

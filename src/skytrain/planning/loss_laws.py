@@ -205,13 +205,13 @@ class LossForecaster:
     def forecast(self, size: DecoderSize, tokens: float) -> Forecast:
         """Return the loss after `tokens` useful tokens."""
         parameters = self.law.counted(size)
-        state, covariance = self._posterior
+        state, covariance, scatter = self._posterior
 
         def value(point: Any) -> Any:
             return np.array([float(self._loss(point, parameters, tokens))])
 
         gradient = jacobian(value, state)[0]
-        deviation = math.sqrt(float(gradient @ covariance @ gradient) + MISFIT_NATS**2)
+        deviation = math.sqrt(float(gradient @ covariance @ gradient) + scatter * MISFIT_NATS**2)
         loss = float(value(state)[0])
         return Forecast(loss, loss - Z80 * deviation, loss + Z80 * deviation)
 
@@ -223,15 +223,18 @@ class LossForecaster:
         return np.exp(state[0]) * law_value(state[2:], parameters, np.asarray(tokens) * np.exp(state[1]))
 
     @cached_property
-    def _posterior(self) -> tuple[Any, Any]:
-        """Return the most probable factor, efficiency and constants, and their covariance."""
+    def _posterior(self) -> tuple[Any, Any, float]:
+        """Return the most probable factor, efficiency and constants, their covariance, and the runs' scatter.
+
+        Runs that scatter around every law by more than expected are short, or badly tuned: they say less by as much.
+        """
         known = KNOWN_TEXT if self.factor is not None else UNKNOWN_TEXT
         mean = np.array(
             [math.log(self.law.c4_factor * (self.factor or 1.0)), math.log(self.efficiency), *self.law.constants]
         )
         widths = np.array([known, EFFICIENCY, *SHAPE])
         if not self.runs:
-            return mean, np.diag(widths**2)
+            return mean, np.diag(widths**2), 1.0
         parameters = np.array([run.block_parameters if self.law.blocks_only else run.parameters for run in self.runs])
         tokens = np.array([run.tokens for run in self.runs])
         losses = np.array([run.loss for run in self.runs])
@@ -242,7 +245,9 @@ class LossForecaster:
 
         found = least_squares(residuals, mean)
         slope = jacobian(residuals, found)
-        return found, np.linalg.inv(slope.T @ slope)
+        missed = residuals(found)[: len(losses)]
+        scatter = max(1.0, float(missed @ missed) / len(losses))
+        return found, scatter * np.linalg.inv(slope.T @ slope), scatter
 
 
 def jacobian(function: Callable[[Any], Any], point: Any) -> Any:
