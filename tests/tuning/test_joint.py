@@ -223,3 +223,18 @@ def test_a_rate_far_too_low_is_no_divergence():
     ]
     fit = fit_jointly(problem, history)
     assert [curve.optimum for curve in fit.curves] == pytest.approx([0.08, 0.025], rel=0.4)
+
+
+def test_losses_far_from_the_expected_rate_are_not_explained_by_one_below_all_of_them():
+    """Far below all rates a U with exponential arms is too high for floating point: its differences are rounding."""
+    problem = Problem(
+        target=Rung(name="target", parameters=1e5, tokens=16384, batch_tokens=256, usd=1.0),
+        rungs=(Rung(name="half", parameters=1e5, tokens=8192, batch_tokens=256, usd=0.5),),
+        lowest=1e-7,
+        highest=0.1,
+        priors=Priors(centred_law(None, 1e-4), offset=0.8),
+    )
+    losses = {0.005524: 3.5156, 0.01105: 3.4132, 0.0221: 3.4059}
+    fit = fit_jointly(problem, [Observation(Trial("half", rate), loss, 0.5) for rate, loss in losses.items()])
+    low, high = fit.interval()
+    assert 1e-5 < low < fit.best_rate() < high and high > 5e-3

@@ -112,9 +112,11 @@ class Shapes:
             total = weight.sum(1)
             y = y - (weight @ y / total)[:, None]
             u = u_shape(x - places[:, None], SKEWS[:, None, None])  # skews x places x losses
+            # Far below all rates the U is so high that rounding would decide: only its differences are used.
+            u = u - u.mean(2, keepdims=True)
             mean = np.einsum("nl,spl->nsp", weight, u) / total[:, None, None]
             cross = np.einsum("nl,spl->nsp", weight * y, u)
-            square = np.einsum("nl,spl->nsp", weight, u**2) - total[:, None, None] * mean**2
+            square = np.maximum(np.einsum("nl,spl->nsp", weight, u**2) - total[:, None, None] * mean**2, 0.0)
             height = 0.5 * (np.log(weight).sum(1) - np.log(total) - (weight * y**2).sum(1))
             parts = []
             for node in NODES:
