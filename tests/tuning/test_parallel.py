@@ -285,4 +285,20 @@ def test_the_end_of_a_process_is_charged_before_it_has_come(tmp_path):
     ledger = Ledger(sweep.store, sweep.folder, 1.0)
     host.beat()
     host.leave(ledger, sweep.state())
-    assert ledger.spent_usd == pytest.approx(0.100 + 0.3 * 0.020)
+    assert ledger.spent_usd == pytest.approx(0.100 + 0.02 * 0.020)
+
+
+def test_a_killed_session_is_charged_until_its_next_heartbeat_would_have_come(tmp_path):
+    sweep = SweepStore(open_store(str(tmp_path)), "s")
+    times = iter([1.0, 1.7, 400.0])
+    killed = TuneSession("killed", "a", "another place", "1", began=0.0, usd_per_hour=3.6)
+    host = SweepHost(sweep, killed, clock=lambda: next(times))
+    assert host.beat() == 0.5  # early heartbeats are frequent: half a second of one is a lot
+    host.beat()  # it should have come after 1.5 s, so the machine delays heartbeats by 0.2 s
+    ledger = Ledger(sweep.store, sweep.folder, 1.0)
+    other = SweepHost(sweep, TuneSession("b", "b", "here", "2", began=0.0, usd_per_hour=3.6))
+    other.others = lambda by_clock=False: []
+    other.settle(ledger, sweep.state())
+    assert ledger.spent_usd == pytest.approx(1e-3 * (1.7 + 0.5 + 0.2))
+    host._due = 400.0
+    assert host.beat() == pytest.approx(2.0)  # half a percent of 400 s

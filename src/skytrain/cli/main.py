@@ -175,6 +175,10 @@ def main() -> None:
         if first or not isinstance(error, (ConfigError, ToldByFirstRank)):  # these are the same on every rank
             print(f"error: {visible(str(error))}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+    except SystemExit as leaving:
+        if "tune" in arguments[:1] and leaving.code in (0, None):
+            _leave_at_once()
+        raise
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(EXIT_CODES[UNCOMMITTED]) from None
@@ -182,3 +186,13 @@ def main() -> None:
         # `skytrain generate | head` is not an error. stdout is replaced so that the interpreter's last flush is quiet.
         sys.stdout = open("/dev/null", "w")  # noqa: PTH123, SIM115
         raise SystemExit(0) from None
+
+
+def _leave_at_once() -> None:
+    """End this process without the interpreter's own end.
+
+    That takes up to a quarter of the time in which torch is loaded, and comes after a sweep's ledger was closed.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

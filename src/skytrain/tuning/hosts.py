@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import secrets
@@ -25,10 +26,12 @@ from ..storage import NotFound, StoreError
 from .ledger import Entry, HourlyPrice, Ledger
 from .sweeps import Claim, SweepState, SweepStore, trial_run
 
-BEAT_SECONDS = 10.0
+BEAT_SECONDS = 10.0  # between heartbeats, at most
+FIRST_BEAT_SECONDS = 0.5  # and at first: a session that is killed is charged until its next heartbeat at the latest,
+BEAT_SHARE = 0.005  # which is to be a small share of its time
 PRESENT_SECONDS = 60.0  # a session without a heartbeat for this long is considered gone
 ALLOWANCE_SECONDS = 20.0  # a machine's time between two trials and at the end, reserved in advance
-ENDING_SHARE = 0.3  # of the time that a process took to start: its end takes less (benchmarks/tuning/ledger.log)
+ENDING_SHARE = 0.02  # of the time that a process took to start: printing the answer takes less
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,8 @@ class SweepHost:
         self.clock = clock
         self.measured_seconds = 0.0  # this session's time for estimates that the next one reads from the store
         self.start_seconds = 0.0  # of this process, before it knew the sweep
+        self._due = math.inf  # when the next heartbeat should be written
+        self._late = 0.0  # the longest that one was late
 
     @property
     def worker(self) -> str:
@@ -124,9 +129,18 @@ class SweepHost:
     def entry(self) -> str:
         return f"overhead-{self.session.name}"
 
-    def beat(self) -> None:
-        record = {**asdict(self.session), "at": self.clock()}
+    def beat(self) -> float:
+        """Write a heartbeat, and return after how many seconds the next one is due.
+
+        `within` is when it comes at the latest: a busy machine delays heartbeats, by as much as it has done before.
+        """
+        now = self.clock()
+        self._late = max(self._late, now - self._due)
+        seconds = min(BEAT_SECONDS, max(FIRST_BEAT_SECONDS, BEAT_SHARE * (now - self.session.began)))
+        record = {**asdict(self.session), "at": now, "within": min(BEAT_SECONDS, seconds + self._late)}
         self._sweep.store.write(self._key(self.session.name), json.dumps(record).encode())
+        self._due = now + seconds
+        return seconds
 
     def others(self, *, by_clock: bool = False) -> list[str]:
         """Return the other sessions that are alive, by the store's clock.
@@ -225,7 +239,7 @@ class SweepHost:
             name = Path(stat.key).stem
             record = None if name == self.session.name or name in alive else self._record(name)
             if record is not None:
-                at = record.pop("at") + BEAT_SECONDS
+                at = record.pop("at") + record.pop("within", BEAT_SECONDS)
                 ledger.charge(f"overhead-{name}", TuneSession(**record).spent_usd(state, at, self.recorded_usd))
                 self._sweep.store.delete(stat.key)
 
@@ -240,9 +254,10 @@ class Heartbeats:
         self._host = host
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._seconds = FIRST_BEAT_SECONDS
 
     def __enter__(self) -> Heartbeats:
-        self._host.beat()
+        self._seconds = self._host.beat()
         self._thread.start()
         return self
 
@@ -251,9 +266,9 @@ class Heartbeats:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(BEAT_SECONDS):
+        while not self._stop.wait(self._seconds):
             with suppress(StoreError):
-                self._host.beat()
+                self._seconds = self._host.beat()
 
 
 def this_place() -> str:
