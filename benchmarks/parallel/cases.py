@@ -228,7 +228,10 @@ def _variations() -> Iterator[Case]:
     # At first attention and MLP return so little that AdamW would make updates of their gradients' rounding.
     yield Case("fsdp x2, olmo2", 2, ("parallel=fsdp",), "olmo2", slow=True, more=("optimizer.eps=1e-4",))
     yield Case("pp x2 gpipe", 2, ("parallel=pp", "parallel.schedule=gpipe"), slow=True)
-    yield Case("pp x2 interleaved", 2, ("parallel=pp", "parallel.schedule=interleaved-1f1b"), slow=True)
+    interleaved = ("parallel=pp", "parallel.schedule=interleaved-1f1b")
+    yield Case("pp x2 interleaved", 2, interleaved, slow=True)
+    # Six stages of four layers: the first has only the embedding, the last only the head.
+    yield Case("pp x2 interleaved, 3 chunks", 2, (*interleaved, "parallel.chunks=3"), slow=True)
     yield Case("pp x2, accumulation", 2, ("parallel=pp", "parallel.pipeline_micro_batches=2"))
     yield Case("pp x2, activations recomputed", 2, ("parallel=pp", "trainer.activation_checkpointing=full"), slow=True)
     yield Case("pp-fsdp 2x2 zbv", 4, ("parallel=pp-fsdp", "parallel.schedule=zbv"), slow=True)

@@ -84,8 +84,10 @@ from .mesh import (
     CHUNKS as CHUNKS,
     DEEPSPEED as DEEPSPEED,
     DIMENSIONS as DIMENSIONS,
+    INTERLEAVED as INTERLEAVED,
     Mesh as Mesh,
     make_mesh as make_mesh,
+    most_stages as most_stages,
     resolve_degrees as resolve_degrees,
 )
 from .mesh_resolution import (

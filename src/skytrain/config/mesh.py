@@ -110,8 +110,16 @@ DEEPSPEED: dict[str, Zero] = {
     "deepspeed-zero3-offload": 3,
 }
 PRESETS = (*_PRESET_OF.values(), "ep-fsdp", "pp-ep-fsdp", *DEEPSPEED)
-CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zbv": 2}  # model chunks per pipeline rank
+# Model chunks per pipeline rank; interleaved-1f1b may have any other number.
+CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zbv": 2}
+INTERLEAVED = "interleaved-1f1b"
+ENDS = 2  # stages that may be the embedding or the head only, where their ranks have others
 SEVERAL = 2  # stands for "the remaining processes" while their number is unknown
+
+
+def most_stages(layers: int, chunks: int) -> int:
+    """Return how many stages a model of so many layers can be cut into."""
+    return layers + (ENDS if chunks > ENDS else 0)
 
 
 def resolve_degrees(parallel: ParallelConfig, processes: int, nodes: int) -> dict[str, int]:
@@ -147,7 +155,7 @@ def check_degrees(parallel: ParallelConfig) -> None:
 
 def make_mesh(parallel: ParallelConfig, degrees: dict[str, int]) -> Mesh:
     """Return the mesh with these degrees and the settings of `parallel`. With DeepSpeed every rank is a shard."""
-    chunks = CHUNKS[parallel.schedule] if degrees["pipeline"] > 1 else 1
+    chunks = (parallel.chunks or CHUNKS[parallel.schedule]) if degrees["pipeline"] > 1 else 1
     pipeline, replicate, shard, context, tensor = (degrees[name] for name in DIMENSIONS)
     whole = math.prod(degrees.values()) == replicate
     alone = whole and any(getattr(parallel, name) == -1 for name in DIMENSIONS if name != "replicate")

@@ -328,9 +328,10 @@ class DecoderStage(nn.Module):
 def stage_layers(layers: int, stages: int) -> list[range]:
     """Assign consecutive layers to each stage, as evenly as possible.
 
-    If the counts differ, the first and last stages get fewer, since they also hold the embedding and the head.
+    If the counts differ, the first and last stages get fewer, since they also hold the embedding and the head; with two
+    stages more than layers they have nothing else.
     """
-    assert 1 <= stages <= layers
+    assert 1 <= stages <= layers + 2
     each, more = divmod(layers, stages)
     begin = (stages - more + 1) // 2  # stages with one extra layer are in the middle
     found, start = [], 0

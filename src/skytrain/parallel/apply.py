@@ -43,6 +43,7 @@ class Settings:
     sequence_length: int  # of whole sequences
     micro_batch: int  # sequences that go through the model together
     schedule: str = "1f1b"
+    chunks: int = 1  # stages of a rank of the pipeline
     micro_batches: int = 1  # in one run of the pipeline
     context: int = 1  # ranks that share each sequence
     context_method: str = "ring"

@@ -91,7 +91,13 @@ def laid_out(config: Config, placement: Placement) -> Config:
     degrees: dict[str, Any] = parallel_settings(mesh)
     return replace(
         config,
-        parallel=replace(config.parallel, reduce_once=job.reduce_once, schedule=job.schedule, **degrees),
+        parallel=replace(
+            config.parallel,
+            reduce_once=job.reduce_once,
+            schedule=job.schedule,
+            chunks=mesh.chunks if mesh.pipeline > 1 else None,
+            **degrees,
+        ),
         trainer=replace(config.trainer, micro_batch=job.micro_batch, activation_checkpointing=job.recomputation),
     )
 

@@ -34,13 +34,12 @@ SCHEDULES: dict[str, Any] = {
 }
 
 
-def stages_of_rank(schedule: str, ranks: int, rank: int) -> tuple[list[int], int]:
+def stages_of_rank(settings: Settings, ranks: int, rank: int) -> tuple[list[int], int]:
     """Return the stages that a rank of the pipeline holds, and how many there are in all."""
-    if schedule == "zbv":  # a V: the rank of the first stage has the last one too
+    if settings.schedule == "zbv":  # a V: the rank of the first stage has the last one too
         return [rank, 2 * ranks - 1 - rank], 2 * ranks
-    if schedule == "interleaved-1f1b":
-        return [rank, rank + ranks], 2 * ranks
-    return [rank], ranks
+    count = settings.chunks * ranks
+    return list(range(rank, count, ranks)), count
 
 
 def cut_stages(model: nn.Module, mesh: DeviceMesh, settings: Settings) -> list[nn.Module]:
@@ -48,7 +47,7 @@ def cut_stages(model: nn.Module, mesh: DeviceMesh, settings: Settings) -> list[n
     whole: Any = model
     if not hasattr(whole, "stage"):
         raise ConfigError("parallel.pipeline", f"{type(model).__name__} cannot be split into stages")
-    mine, count = stages_of_rank(settings.schedule, mesh.size(), mesh.get_local_rank())
+    mine, count = stages_of_rank(settings, mesh.size(), mesh.get_local_rank())
     layers = stage_layers(whole.config.layers, count)
     return [whole.stage(layers[i], settings.sequence_length, first=i == 0, last=i == count - 1) for i in mine]
 
@@ -87,7 +86,7 @@ class Pipeline:
         ranks = mesh["pipeline"].size()
         rank = mesh["pipeline"].get_local_rank()
         tensor = mesh["tensor"].size()
-        indices, count = stages_of_rank(settings.schedule, ranks, rank)
+        indices, count = stages_of_rank(settings, ranks, rank)
         self._first = 0 in indices
         self._last = count - 1 in indices
         self._loss = loss
@@ -95,7 +94,7 @@ class Pipeline:
         self._weight: float | Tensor = 1.0  # of a micro-batch's mean loss, or of each of its targets
         self._equal_weight = 1.0  # of a micro-batch's auxiliary loss
         self._between = (settings.part_length // tensor, stages[0].config.width)
-        self._holder = {i: r for r in range(ranks) for i in stages_of_rank(settings.schedule, ranks, r)[0]}
+        self._holder = {i: r for r in range(ranks) for i in stages_of_rank(settings, ranks, r)[0]}
         self._stages = [
             PipelineStage(
                 part, index, count, device, *_examples(part, index, count, settings, tensor), group=self._group

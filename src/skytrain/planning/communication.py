@@ -120,8 +120,9 @@ def exchanges(job: TrainingJob, mesh: Mesh, node: Node) -> list[Exchange]:
     if mesh.expert > 1 and job.model.experts is not None:
         add("expert", *_expert_traffic(job, mesh, tokens / mesh.tensor, narrow), overlapped=False)
     if mesh.pipeline > 1:
-        volume = micro * 2 * 4 * tokens * job.model.width / mesh.tensor
-        add("pipeline", "activations to the next stage, gradients back", volume, 2 * micro, overlapped=True)
+        volume = mesh.chunks * micro * 2 * 4 * tokens * job.model.width / mesh.tensor
+        calls = 2 * micro * mesh.chunks
+        add("pipeline", "activations to the next stage, gradients back", volume, calls, overlapped=True)
     return traffic
 
 

@@ -10,6 +10,7 @@ kernel, so no tensor grows with the square of the length. After Korthikanti et a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, get_args
 
 from ..config import (
@@ -123,10 +124,15 @@ def path_of(job: TrainingJob, mesh: Mesh) -> KernelPath:
         and job.precision == "bf16-mixed"
         and not (job.checkpointing or job.selective)
         and fused_mesh_problem(mesh) is None
-        and fused_model_problem(job.model) is None
+        and _can_be_fused(job.model)
     ):
         return "fused"
     return "compiled" if job.compiled else "eager"
+
+
+@lru_cache(maxsize=64)
+def _can_be_fused(model: DecoderConfig) -> bool:
+    return fused_model_problem(model) is None
 
 
 def residual_bytes(job: TrainingJob, mesh: Mesh) -> int:
@@ -416,6 +422,7 @@ def gathered_block(model: DecoderConfig, mesh: Mesh) -> float:
     return (dense + size.expert_parameters / mesh.expert) / model.layers
 
 
+@lru_cache(maxsize=2**15)  # a plan asks for the same layouts on many machines
 def rank_memory(job: TrainingJob, mesh: Mesh) -> Memory:
     """Return the peak memory of the fullest rank: in the loss, the first block's backward pass, or the update."""
     size = decoder_size(job.model)

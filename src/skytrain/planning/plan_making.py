@@ -14,7 +14,7 @@ from .catalog import Catalog, Price
 from .costs import ASSUMPTIONS, GP3_GB
 from .images import planned_image
 from .memory import path_of
-from .mesh import DIMENSIONS, overrides
+from .mesh import CHUNKS, DIMENSIONS, overrides
 from .offers import Offer, PlanRequest
 from .plan_file import (
     FORMAT,
@@ -198,4 +198,6 @@ def train_overrides(choice: Offer) -> list[str]:
         kinds.append("parallel.reduce_once=false")
     if choice.placement.mesh.pipeline > 1:
         kinds.append(f"parallel.schedule={job.schedule}")
+        if choice.placement.mesh.chunks != CHUNKS[job.schedule]:
+            kinds.append(f"parallel.chunks={choice.placement.mesh.chunks}")
     return [*overrides(choice.placement.mesh), *kinds, f"trainer.micro_batch={job.micro_batch}"]

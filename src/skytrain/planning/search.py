@@ -24,10 +24,12 @@ from .memory import (
     train_bytes_per_parameter,
     usable_bytes,
 )
-from .mesh import CHUNKS, Mesh
+from .mesh import CHUNKS, INTERLEAVED, Mesh, most_stages
 from .throughput import tokens_per_step
 
 SCHEDULES: tuple[Schedule, ...] = ("1f1b", "interleaved-1f1b", "zbv")  # of a pipeline, that are tried
+MOST_CHUNKS = 16  # of an interleaved pipeline, that are tried
+UNEVEN = 1.05  # layers of the largest stage times stages, over all layers, up to which more chunks are tried
 SMALL = 4  # a model is small if this many times its state is less than a GPU's memory
 TIGHT = 0.92  # share of the memory beyond which a layout must be worth the risk of running out
 MOST_NODES_A_GROUP = 8  # limit on nodes that share one of several copies: beyond it, all nodes may as well share one
@@ -65,6 +67,7 @@ class Fixed:
     reduce_once: bool | None = None
     mesh: Mesh | None = None
     schedule: bool = False  # of a pipeline: the job's, and no other
+    chunks: int | None = None  # on each rank of an interleaved pipeline
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,7 @@ def best_placement(
     if fixed.mesh:
         return search.fastest([fixed.mesh])
     schedules = (job.schedule,) if fixed.schedule else SCHEDULES
-    every = list(meshes(job, machines.gpus, machines.node.gpus, schedules))
+    every = list(meshes(job, machines.gpus, machines.node.gpus, schedules, fixed.chunks))
     state = train_bytes_per_parameter(job.model, job.optimizer) * decoder_size(job.model).parameters
     if SMALL * state < usable_bytes(machines.gpu_memory_mib):
         # Splitting layers costs traffic in each layer, which is pointless for a model that easily fits on one GPU.
@@ -191,11 +194,14 @@ def _is_never_slower(one: TrainingJob, other: TrainingJob, mesh: Mesh) -> bool:
 
 
 def meshes(
-    job: TrainingJob, gpus: int, gpus_per_node: int, schedules: Sequence[Schedule] = SCHEDULES
+    job: TrainingJob,
+    gpus: int,
+    gpus_per_node: int,
+    schedules: Sequence[Schedule] = SCHEDULES,
+    chunks: int | None = None,
 ) -> Iterator[Mesh]:
     """Yield all candidate meshes: tensor within a node, pipelines of whole layers, context only for long sequences."""
     model = job.model
-    chunked = sorted({CHUNKS[schedule] for schedule in schedules})
     for tensor in _divisors(min(gpus, gpus_per_node)):
         if gpus % tensor or model.groups % tensor or model.hidden_width % tensor or model.padded_vocab % tensor:
             continue
@@ -206,13 +212,32 @@ def meshes(
                 if context > 1 and (job.sequence_length // context < 4096 or context > 16):
                     continue
                 rest = gpus // tensor // pipeline // context
-                for chunks in chunked if pipeline > 1 else (1,):
-                    if pipeline * chunks > model.layers:
-                        continue
-                    base = Mesh(pipeline=pipeline, context=context, tensor=tensor, chunks=chunks, offload=job.offload)
+                for parts in _chunks(model.layers, pipeline, schedules, chunks):
+                    base = Mesh(pipeline=pipeline, context=context, tensor=tensor, chunks=parts, offload=job.offload)
                     for mesh in _data_meshes(base, rest, gpus_per_node):
                         yield mesh
                         yield from _expert_meshes(mesh, model.experts, gpus_per_node)
+
+
+def _chunks(layers: int, pipeline: int, schedules: Sequence[Schedule], asked: int | None) -> list[int]:
+    """Return the numbers of model parts on a rank that the schedules allow, without those of uneven stages.
+
+    A stage with one layer more than the others makes all of them wait.
+    """
+    if pipeline == 1:
+        return [1]
+    found = {CHUNKS[schedule] for schedule in schedules}
+    if INTERLEAVED in schedules:
+        found |= set(range(2, MOST_CHUNKS + 1))
+    if asked is not None:
+        found = {asked}
+    cut = [parts for parts in sorted(found) if pipeline * parts <= most_stages(layers, parts)]
+    return [
+        parts
+        for parts in cut
+        if parts in (1, 2, asked)
+        or max(1, math.ceil(layers / (pipeline * parts))) * pipeline * parts <= UNEVEN * most_stages(layers, parts)
+    ]
 
 
 def _data_meshes(mesh: Mesh, data: int, gpus_per_node: int) -> Iterator[Mesh]:
@@ -249,7 +274,7 @@ def _kinds(job: TrainingJob, mesh: Mesh, fixed: Fixed) -> Iterator[TrainingJob]:
     levels = RECOMPUTATIONS[RECOMPUTATIONS.index(job.recomputation) :]
     schedules: Sequence[Schedule] = (job.schedule,)
     if mesh.pipeline > 1 and not fixed.schedule and fixed.mesh is None:
-        schedules = [schedule for schedule in SCHEDULES if CHUNKS[schedule] == mesh.chunks]
+        schedules = [one for one in SCHEDULES if mesh.chunks == CHUNKS[one] or (one == INTERLEAVED and mesh.chunks > 1)]
     shards = mesh.shard > 1 and mesh.pipeline == 1 and not mesh.deepspeed
     once = (True, False) if shards else (True,)
     for level in levels if fixed.recomputation is None else (fixed.recomputation,):

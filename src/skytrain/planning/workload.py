@@ -81,6 +81,7 @@ def fixed_of(config: Config, given: Collection[str], of_recipe: Collection[str] 
         recomputation=trainer.activation_checkpointing if keeps_recomputation else None,
         reduce_once=config.parallel.reduce_once if "parallel.reduce_once" in kept else None,
         schedule="parallel.schedule" in given,
+        chunks=config.parallel.chunks,
     )
 
 

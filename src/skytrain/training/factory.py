@@ -141,6 +141,7 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
         sequence_length=config.trainer.sequence_length,
         micro_batch=config.trainer.micro_sequences,
         schedule=config.parallel.schedule,
+        chunks=plan.mesh.chunks,
         micro_batches=together,
         context=plan.mesh.context,
         context_method=config.parallel.context_method,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..mesh import DIMENSIONS
+from ..mesh import CHUNKS, DIMENSIONS, INTERLEAVED, most_stages
 from ..schema import has_layers
 from .rule import Rule, Setup
 
@@ -21,10 +21,20 @@ def _layers(setup: Setup) -> str | None:
     mesh = setup.mesh
     model = setup.config.model
     stages = mesh.pipeline * mesh.chunks
-    if mesh.pipeline == 1 or not has_layers(model) or model.layers >= stages:
+    if mesh.pipeline == 1 or not has_layers(model) or stages <= most_stages(model.layers, mesh.chunks):
         return None
     each = f" ({mesh.chunks} on each of {mesh.pipeline} ranks)" if mesh.chunks > 1 else ""
     return f"{model.layers} layers are fewer than {stages} stages{each}"
+
+
+def _chunks(setup: Setup) -> str | None:
+    parallel = setup.config.parallel
+    own = CHUNKS[parallel.schedule]
+    if setup.mesh.pipeline == 1 or parallel.chunks in (None, own):
+        return None
+    if parallel.schedule != INTERLEAVED:
+        return f"{parallel.chunks} parts of the model on each rank; the {parallel.schedule} schedule has {own}"
+    return "1 part of the model on each rank is not interleaved" if parallel.chunks == 1 else None
 
 
 def _pieces(setup: Setup) -> str | None:
@@ -132,6 +142,13 @@ MODEL_SIZE_RULES = (
         excludes="more stages than layers",
         problem=_layers,
         fix="a smaller parallel.pipeline",
+    ),
+    Rule(
+        name="chunks",
+        key="parallel.chunks",
+        excludes="any number but a schedule's own, except with `interleaved-1f1b`",
+        problem=_chunks,
+        fix="parallel.schedule=interleaved-1f1b, or parallel.chunks=null",
     ),
     Rule(
         name="pieces",

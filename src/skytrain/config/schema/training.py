@@ -87,6 +87,10 @@ class ParallelConfig:
         "Neighbours, among the ranks that share the state (shard x context), that divide each layer's experts.",
     )
     schedule: Literal["gpipe", "1f1b", "interleaved-1f1b", "zbv"] = setting(EXECUTION, "Schedule of the pipeline.")
+    chunks: Positive | None = setting(
+        EXECUTION,
+        "Parts of the model on each rank of an interleaved-1f1b pipeline: more of them wait less and send more; null: 2.",
+    )
     pipeline_micro_batches: Positive | None = setting(
         EXECUTION, "Micro-batches that go through the pipeline together; null: all of a step's."
     )
