@@ -99,7 +99,7 @@ def kill(world: World) -> None:
     run = RehearsedRun(world, Wanted("killed", kill_after_seconds=480.0, settings=settings))
     expect(run.launch(follow=False), 0, "the launch's exit code", run)
     nodes = run.until(
-        lambda: len(found := [life for life in run.lives if life.host.printed("nodes are ready")]) == 2 and found,
+        lambda: len(found := [life for life in run.lives if life.host.printed("generation 1: node ")]) == 2 and found,
         "both agents are ready",
     )
     run.until(proven_by(run, 2), "both machines have proved themselves")
