@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from skytrain.corpus import Document, chunks, write_corpus
 from skytrain.corpus.manifest import read_corpus
 from skytrain.corpus.sources import AddressLists, addresses
 from skytrain.storage import StoreError, open_store
+from skytrain.tokens import split_of
+from skytrain.tokens.shards import Split
 
 
 def lines(*records: object) -> bytes:
@@ -90,6 +93,11 @@ def openwebtext(folder: Path) -> None:
     parquet(folder / "plain_text/train/0000.parquet", text=["Port-au-Prince, Haiti (CNN)", "another"])
 
 
+def wikitext(folder: Path) -> None:
+    for split, pages in (("train", ["first", "second"]), ("validation", ["held out"]), ("test", ["not read"])):
+        parquet(folder / f"wikitext-103-raw-v1/wikitext-103-raw-v1-{split}.parquet", page=pages)
+
+
 def dolma(folder: Path, address: str) -> list[str]:
     """Its repository lists addresses; the files themselves are elsewhere."""
     names = ["dolma-v1_7/c4-filtered/c4-0000.json.gz", "dolma-v1_7/wiki/wiki-0000.json.gz"]
@@ -108,8 +116,9 @@ LAYOUTS = [
     (fineweb, "fineweb-edu", 10),
     (c4, "c4", 10),
     (slimpajama, "slimpajama", 10),
-    (tinystories, "tinystories", 2),
+    (tinystories, "tinystories", 3),
     (openwebtext, "openwebtext", 2),
+    (wikitext, "wikitext", 3),
 ]
 
 
@@ -138,7 +147,9 @@ def test_a_data_set_is_streamed_from_its_commit(tmp_path: Path, layout: Any, nam
     assert len(documents) == count
     assert all(isinstance(document, Document) for document in documents)
     assert len({document.id for document in documents}) == count
-    assert not any("held out" in document.text or "not in the sample" in document.text for document in documents)
+    held_out = {"tinystories": 1, "wikitext": 1}.get(name, 0)
+    assert sum("held out" in document.text for document in documents) == held_out
+    assert not any("not in the sample" in document.text or "not read" in document.text for document in documents)
     assert fingerprint["commit"] == COMMIT
 
 
@@ -235,6 +246,26 @@ def test_workers_stream_a_data_set_of_many_files(tmp_path: Path, monkeypatch: py
 def test_a_known_data_set_is_read_from_files_that_were_downloaded_before(tmp_path: Path) -> None:
     write(tmp_path / "TinyStoriesV2-GPT4-train.txt", b"One day.\n<|endoftext|>\nThe end.\n<|endoftext|>\n")
     overrides = ["data=tinystories", f"data.source.paths={tmp_path}/*.txt"]
-    source = compose(overrides).config.data.source
-    found = list(make(source.target, source.args, key="data.source").documents())
-    assert [each.text.strip() for each in found if isinstance(each, Document)] == ["One day.", "The end."]
+
+    def read(*more: str) -> dict[str, Split]:
+        source = compose([*overrides, *more]).config.data.source
+        documents = list(make(source.target, source.args, key="data.source").documents())
+        return {each.text.strip(): split_of(each.id, 0.0) for each in documents if isinstance(each, Document)}
+
+    with pytest.raises(ConfigError, match=r"0 of the 1 files in data\.source\.paths are named like .*-valid\.txt"):
+        read()
+    assert read("data.source.validation_files=null") == {"One day.": "train", "The end.": "train"}
+    write(tmp_path / "TinyStoriesV2-GPT4-valid.txt", b"Held out.\n")
+    assert read() == {"Held out.": "validation", "One day.": "train", "The end.": "train"}
+
+
+@pytest.mark.parametrize(("layout", "name"), [(tinystories, "tinystories"), (wikitext, "wikitext")])
+def test_a_data_set_with_validation_files_of_its_own_is_split_by_them(
+    tmp_path: Path, layout: Callable[[Path], None], name: str
+) -> None:
+    layout(tmp_path)
+    with loopback_hub(tmp_path, repo_of(name)) as endpoint:
+        documents = [each for each in source(name, endpoint).documents() if isinstance(each, Document)]
+    assert [(each.text.strip() == "held out", split_of(each.id, 0.0)) for each in documents] == [
+        (True, "validation"), (False, "train"), (False, "train"),
+    ]  # fmt: skip

@@ -69,6 +69,20 @@ def test_every_document_comes_back_from_its_split(lines: Path, tmp_path: Path) -
     assert len(prepared.train.shards) > 2
 
 
+@pytest.mark.parametrize("target", [[], ["data.target_tokens=300", "data.bytes_per_token=4"]])
+def test_files_of_your_own_are_the_validation_split(lines: Path, tmp_path: Path, target: list[str]) -> None:
+    """A target of training tokens does not cut them off, and what is in both splits is held out."""
+    held_out = tmp_path / "held-out.jsonl"
+    texts = ["a sentence of its own", *list(TEXTS.values())[:2]]
+    held_out.write_text("".join(json.dumps({"id": f"h{k}", "text": text}) + "\n" for k, text in enumerate(texts)))
+    words = (f"data.source.validation_paths={held_out}", "data.validation_fraction=0", *target)
+    prepared = prepare(config(lines, tmp_path / "store", *words), Silent())
+    assert documents(tmp_path / "store", prepared.folder, "validation") == texts
+    training = documents(tmp_path / "store", prepared.folder, "train")
+    rest = [text for text in TEXTS.values() if text not in texts]
+    assert training == (rest[: len(training)] if target else rest) and training
+
+
 class Notes(Silent):
     def __init__(self) -> None:
         self.said: list[str] = []

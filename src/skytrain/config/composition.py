@@ -54,6 +54,8 @@ GROUPS = (
 # Arguments of a plugged-in class, which checks them itself, and names of tasks and of secrets.
 FREE_KEYS = ("model.args", "data.source", "evaluation.data", "cloud.secrets")
 OWN_SOURCES = "skytrain."  # built-in sources list all their keys in their files, so an unknown key is a typo
+# Of any data set, whose files they are; not in YAML, so that data prepared without them keeps its version.
+OPTIONAL_SOURCE_KEYS = ("data.source.validation_paths", "data.source.validation_files")
 RECIPE = "recipe/"
 VARIANTS = ("optimizer", "lr_schedule")  # groups whose choices have different settings
 COMMAND_LINE = "command line"
@@ -475,6 +477,8 @@ def _belongs_to_plugin(tree: DictConfig, key: str) -> bool:
     if key.startswith("optimizer."):
         return "target" in tree.optimizer
     own_source = key.startswith("data.source.") and str(tree.data.source.get("target", "")).startswith(OWN_SOURCES)
+    if own_source and key in OPTIONAL_SOURCE_KEYS:
+        return True
     return key.startswith(tuple(f"{free}." for free in FREE_KEYS)) and not own_source
 
 

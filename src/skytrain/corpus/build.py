@@ -27,6 +27,8 @@ from .report import Examples, keep_examples, summarize
 
 PAIRS_AT_ONCE = 1 << 16
 PARTS_AT_ONCE = 2  # one is written while the next is assembled; more would only use memory
+PLAIN = (".txt", ".jsonl", ".json", ".csv")
+COMPRESSION = 4  # bytes of text in a byte of parquet or gzip, generously
 TARGET_SLACK = 1.05  # text read beyond the target before searching for duplicates
 
 
@@ -62,11 +64,13 @@ def write_corpus(
     return finish_corpus(store, data, source, version, cleaned, parts)
 
 
-def needed_text(data: DataConfig) -> int | None:
-    """Return how many bytes of text the target needs; None without a target."""
+def needed_text(data: DataConfig, source: Any) -> int | None:
+    """Return how many bytes of text the target needs; None without a target. Validation files come before and in addition."""
     if not data.target_tokens:
         return None
-    return math.ceil(data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token)
+    held_out = source.validation_pieces() if hasattr(source, "validation_pieces") else []
+    before = sum(file.size * (1 if file.name.endswith(PLAIN) else COMPRESSION) for file in held_out)
+    return before + math.ceil(data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token)
 
 
 def _clean_and_compare(
@@ -77,7 +81,7 @@ def _clean_and_compare(
     The stopping point does not depend on timing.
     """
     examples: Examples = {}
-    needed = needed_text(data)
+    needed = needed_text(data, source)
     goal = needed * TARGET_SLACK if needed else math.inf
     chunks: list[Chunk] = []
     complete = False

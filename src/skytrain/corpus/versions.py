@@ -124,8 +124,10 @@ def _recipe(data: DataConfig) -> dict[str, Any]:
     before = BEFORE[NearDedupConfig]
     recipe["near_dedup"] = {key: near[key] for key in near if key not in before or near[key] != before[key]}
     args = recipe["source"].get("args", {})
-    if args.get("paths", "") is None:  # a data set of the hub, hashed as before it could be read from files
-        recipe["source"] = {**recipe["source"], "args": {key: args[key] for key in args if key != "paths"}}
+    # A data set of the hub is hashed as before it could be read from files, or be split by its own.
+    unset = [key for key in ("paths", "validation_files") if args.get(key, "") is None]
+    if unset:
+        recipe["source"] = {**recipe["source"], "args": {key: args[key] for key in args if key not in unset}}
     return recipe
 
 

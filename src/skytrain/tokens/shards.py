@@ -10,6 +10,8 @@ from typing import Literal
 
 import numpy as np
 
+from ..corpus import VALIDATION_FILE
+
 Split = Literal["train", "validation"]
 
 HEADER_INTS = 256
@@ -50,6 +52,8 @@ def unpack_header(data: bytes) -> tuple[str, int] | None:
 
 def split_of(document_id: str, validation_fraction: float) -> Split:
     """Return a document's split. It depends only on the id, so reordering, rerunning or adding documents keeps it."""
+    if document_id.startswith(VALIDATION_FILE):
+        return "validation"
     return "validation" if _split_point(document_id) < validation_fraction else "train"
 
 

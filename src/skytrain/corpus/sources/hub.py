@@ -13,7 +13,7 @@ from ...config import ConfigError, MissingExtra, SkytrainError
 from ...storage import StoreError, hub_http_error
 from ..documents import BadRecord, Document
 from ..files import READ_BYTES, FileSpan, InputFile, buffered_ranges, byte_spans, find_files
-from .base import SpannedSource
+from .base import SpannedSource, held_out_first
 from .jsonl import json_records
 from .records import RecordKeys
 from .tables import parquet_records, row_group_spans
@@ -56,7 +56,8 @@ class HubDataset(SpannedSource):
 
     `components` selects documents by the value at `component_key`: a list keeps the named components, a mapping keeps a
     share of each, by the hash of the id. `paths` are the same files where they were downloaded to, in a folder or s3://:
-    they are read in place of the hub's, as the data set is otherwise.
+    they are read in place of the hub's, as the data set is otherwise. `validation_files` are globs, too: the data set's own
+    validation split.
     """
 
     repo: str
@@ -69,6 +70,7 @@ class HubDataset(SpannedSource):
     components: Sequence[str] | Mapping[str, float] | None = None
     endpoint: str | None = None
     paths: str | Sequence[str] | None = None
+    validation_files: str | Sequence[str] | None = None
     _cache: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -100,9 +102,35 @@ class HubDataset(SpannedSource):
         return cast(str, self._cache["commit"])
 
     def pieces(self) -> list[InputFile]:
+        return held_out_first(self.validation_pieces(), self._files())
+
+    def _files(self) -> list[InputFile]:
         if "pieces" not in self._cache:
-            self._cache["pieces"] = find_files(self.paths) if self.paths else self._find()
+            self._cache["pieces"] = find_files(self.paths) if self.paths else self._find(self.files, "files")
         return cast("list[InputFile]", self._cache["pieces"])
+
+    def validation_pieces(self) -> list[InputFile]:
+        if not self.validation_files:
+            return []
+        if "validation" not in self._cache:
+            self._cache["validation"] = self._find_validation(self.validation_files)
+        return cast("list[InputFile]", self._cache["validation"])
+
+    def _find_validation(self, globs: str | Sequence[str]) -> list[InputFile]:
+        """Return the validation files; of files that were downloaded, those whose names are as in the repository."""
+        if not self.paths:
+            return self._find(globs, "validation_files")
+        names = [glob.rpartition("/")[2] for glob in ([globs] if isinstance(globs, str) else globs)]
+        local = self._files()
+        found = [file for file in local if any(fnmatch.fnmatch(file.url.rpartition("/")[2], name) for name in names)]
+        if not found or len(found) == len(local):
+            raise ConfigError(
+                "data.source.validation_files",
+                f"{len(found)} of the {len(local)} files in data.source.paths are named like {', '.join(names)}",
+                hint="name the files of both splits in data.source.paths, or hold a share out: "
+                "data.source.validation_files=null data.validation_fraction=0.005",
+            )
+        return found
 
     def spans(self, file: InputFile, size: int) -> list[FileSpan]:
         kind = _kind(file)
@@ -135,8 +163,8 @@ class HubDataset(SpannedSource):
         # Training and validation are split by other bytes of the hash, so the two choices are independent.
         return int.from_bytes(hashlib.sha256(document.id.encode()).digest()[8:16], "big") < share * 2**64
 
-    def _find(self) -> list[InputFile]:
-        globs = [self.files] if isinstance(self.files, str) else list(self.files)
+    def _find(self, wanted: str | Sequence[str], setting: str) -> list[InputFile]:
+        globs = [wanted] if isinstance(wanted, str) else list(wanted)
         tree = self._ask(
             lambda hub: list(hub.list_repo_tree(self.repo, recursive=True, revision=self.commit, repo_type="dataset"))
         )
@@ -144,7 +172,8 @@ class HubDataset(SpannedSource):
         paths = sorted({path for glob in globs for path in fnmatch.filter(sizes, glob)})
         if not paths:
             raise ConfigError(
-                "data.source.files", f"{self.repo} at {self.commit[:12]} has no file that matches {', '.join(globs)}"
+                f"data.source.{setting}",
+                f"{self.repo} at {self.commit[:12]} has no file that matches {', '.join(globs)}",
             )
         return [
             HubFile(

@@ -63,7 +63,7 @@ def _clean_and_compare(
 ) -> tuple[CleanedCorpus, PartsPlan, FoundTables, dict[str, Any]]:
     """Clean files until the source ends or enough text remains after deduplication, like the local engine."""
     cleaning = SparkCleaning(jobs, store, folder, data, source)
-    needed = needed_text(data)
+    needed = needed_text(data, source)
     goal = needed * TARGET_SLACK if needed else math.inf
     while True:
         chunks, complete = cleaning.until(goal)
