@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +28,7 @@ PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x8
 UBUNTU_PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in range(39, 16, -1)), "manylinux2014_x86_64")
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes
 PLUGINS = "skytrain_plugins"
+HEADER = re.compile(r"^(Name|Version): (.*)$", re.MULTILINE)  # of a package's metadata
 
 
 @dataclass(frozen=True)
@@ -124,12 +127,25 @@ def fetch_wheels(folder: Path, requirements: Sequence[str], image: ImagePython) 
             path.unlink(missing_ok=True)
 
 
+@cache
+def installed_packages() -> tuple[tuple[str, str], ...]:
+    """Return the names and versions of all packages here, the first of each name as imports find them.
+
+    Only the two headers are read: parsing descriptions of some hundred packages takes a second.
+    """
+    found: dict[str, str] = {}
+    for distribution in metadata.distributions():
+        head = (distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or "").partition("\n\n")[0]
+        named = dict(HEADER.findall(head))
+        if named.keys() == {"Name", "Version"}:
+            found.setdefault(named["Name"].strip().lower(), named["Version"].strip())
+    return tuple(found.items())
+
+
 def installed_pins(image: ImagePython) -> list[str]:
     """Return constraints: the versions that are installed here, and the image's own packages."""
     pins = {name: f"{name}=={version}+image" for name, version in image.has.items()}
-    for distribution in metadata.distributions() if image.keeps_versions else ():
-        name = distribution.metadata["Name"].lower()
-        version = distribution.version
+    for name, version in installed_packages() if image.keeps_versions else ():
         if name not in ("skytrain", "pip") and "+" not in version and not name.startswith("nvidia-"):
             pins.setdefault(name, f"{name}=={version}")
     return sorted(pins.values())
