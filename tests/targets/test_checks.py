@@ -19,7 +19,7 @@ from skytrain.targets.eks.checks import CLUSTER_QUOTA
 from tests.support.actions import COMMAND_ACTIONS
 
 from .conftest import REGION, StubbedSession, client_error
-from .ground import GPU_IMAGES, Ground
+from .ground import GPU_IMAGES, TRUST, Ground
 from .plans import offer, plan
 
 G_SPOT, G_ON_DEMAND = "L-3819A6DF", "L-DB2E81BA"
@@ -356,3 +356,31 @@ def test_quotas_that_an_operator_may_not_see_do_not_stop_a_launch_on_a_cluster(
     stubbed.stub("service-quotas").add_client_error("get_service_quota", "AccessDeniedException", "no")
     finding = next(run_checks([CLUSTER_QUOTA], preflight))
     assert finding.verdict == "not checked" and "may not see the account's quotas" in finding.text
+
+
+def test_a_bucket_of_another_account_is_found(ground: Ground, stubbed: StubbedSession) -> None:
+    preflight = ground.preflight(plan())
+    config = replace(
+        preflight.config,
+        store=replace(preflight.config.store, root="s3://somebodys-bucket/project"),
+        cloud=replace(preflight.config.cloud, account="123456789012"),
+    )
+    asked = {"Bucket": "somebodys-bucket", "ExpectedBucketOwner": "123456789012"}
+    stub = stubbed.stub("s3")
+    stub.add_response("head_bucket", {}, asked)
+    stub.add_client_error("head_bucket", "403", "Forbidden", expected_params=asked)
+    assert found("bucket", replace(preflight, config=config)).verdict == "ok"
+    finding = found("bucket", replace(preflight, config=config))
+    assert finding.verdict == "failed" and "does not belong to account 123456789012" in finding.text
+
+
+@pytest.mark.parametrize("key", [None, "arn:aws:kms:us-east-2:123456789012:key/1"])
+def test_roles_of_aws_itself_must_exist_where_disks_have_a_key(ground: Ground, key: str | None) -> None:
+    preflight = ground.preflight(plan(offer(market="spot")))
+    preflight = replace(preflight, config=replace(preflight.config, cloud=replace(preflight.config.cloud, kms_key=key)))
+    finding = found("service roles", preflight)
+    assert finding.verdict == ("failed" if key else "not checked")
+    assert "--aws-service-name autoscaling.amazonaws.com" in f"{finding.text} {finding.fix}"
+    for name in ("AWSServiceRoleForAutoScaling", "AWSServiceRoleForEC2Spot"):
+        ground.session.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
+    assert found("service roles", preflight).verdict == "ok"

@@ -197,3 +197,25 @@ def test_long_and_odd_run_names_give_valid_and_different_names() -> None:
     long = [group_name("pile", "r" * 300, "00001", 0), group_name("pile", "r" * 301, "00001", 0)]
     assert long[0] != long[1] and max(map(len, long)) <= 128
     assert group_name("pile", "a_b", "00001", 0) != group_name("pile", "a-b", "00001", 0)
+
+
+def test_user_data_has_room_for_the_longest_names_and_many_settings(offers: dict[str, PlannedOffer]) -> None:
+    """A bucket of 63 characters, a run of 128, the longest region, and sixty settings of eighty characters."""
+    group = group_of(next(iter(offers.values())))
+    root = f"s3://{'b' * 63}/{'p' * 64}"
+    run = "r" * 128
+    words = [f"trainer.setting_{number:02d}={'x' * 60}" for number in range(60)]
+    boot = replace(
+        group.boot,
+        region="ap-southeast-99",
+        group="g" * 255,
+        bundle=f"{root}/bundles/{'0' * 16}",
+        config=f"{root}/launches/{run}/00001/config.tar.gz",
+        failures=f"{root}/runs/{run}/launches/00001/boot-failures",
+        meeting=f"{root}/runs/{run}/meeting",
+        command=("node", *words, f"run={run}", f"store.root={root}", "--launch", "00001"),
+    )
+    launch_template(replace(group, boot=boot)).body()
+    long = replace(boot, command=(*boot.command, *words, *words))
+    with pytest.raises(SkytrainError, match=r"EC2 takes 16384.*(\n.*)trainer=mine"):
+        launch_template(replace(group, boot=long))

@@ -147,6 +147,18 @@ def test_a_page_of_a_proxy_in_place_of_an_answer_is_one_line() -> None:
     assert "the answer is not AWS's" in caught.value.problem and "<html>" not in caught.value.problem
 
 
+def test_a_denial_by_the_organization_is_told_apart_from_one_of_the_account(stubbed: StubbedSession) -> None:
+    text = (
+        "User: arn:aws:sts::123456789012:assumed-role/demo-operator/ada is not authorized to perform: "
+        "autoscaling:CreateAutoScalingGroup with an explicit deny in a service control policy"
+    )
+    stubbed.stub("autoscaling").add_client_error("create_auto_scaling_group", "AccessDenied", text)
+    named = {"AutoScalingGroupName": "g", "MinSize": 0, "MaxSize": 1}
+    with stubbed.stub("autoscaling"), pytest.raises(CloudError) as caught:
+        stubbed.session.perform(Call("autoscaling", "CreateAutoScalingGroup", named))
+    assert caught.value.exit_code == 11 and "your organization denies it" in caught.value.fix
+
+
 def test_the_docs_list_every_image_and_the_machines_that_it_serves() -> None:
     assert images_table() in (Path(__file__).parents[2] / "docs" / "launch.md").read_text()
 

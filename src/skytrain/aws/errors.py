@@ -18,6 +18,7 @@ ENCODED = re.compile(r"\s*Encoded authorization failure message:\s*(\S+)")
 DENIED = re.compile(
     r"(?P<who>arn:\S+) is not authorized to perform: (?P<action>\S+)(?: on resource: (?P<resource>\S+))?"
 )
+ORGANIZATION = "service control policy"  # in AWS's message
 QUOTA_PAGE = "https://{region}.console.aws.amazon.com/servicequotas/home/services/ec2/quotas/{code}"
 
 
@@ -90,7 +91,12 @@ def _denied(problem: str, code: str, text: str, call: Call | None, decode: Decod
     elif match := DENIED.search(text):
         action = match["action"]
         resource = (match["resource"] or "*").rstrip(".")
-    if denial:
+    if denial and ORGANIZATION in text:
+        fix = (
+            f"your organization denies it, whatever this account allows: its administrators change the service control "
+            f"policy for {action}, or name a region and types that it allows"
+        )
+    elif denial:
         fix = f"the deny applies whatever is allowed: meet its conditions, or use another role, for {action}"
     else:
         statement = {"Effect": "Allow", "Action": action or "ACTION", "Resource": resource}

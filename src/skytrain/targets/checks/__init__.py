@@ -50,6 +50,7 @@ CHECKS: tuple[Check, ...] = (
     Check("clock", account.clock, AWS, needs=("credentials",), actions=CALLER),
     Check("region", account.region, AWS, needs=("credentials",), actions=("ec2:DescribeRegions",)),
     Check("roles", account.roles, AWS, needs=("credentials",), actions=("iam:GetRole", "iam:GetInstanceProfile")),
+    Check("service roles", account.service_roles, AWS, needs=("credentials",), actions=("iam:GetRole",)),
     Check(
         "secrets",
         account.secrets,
@@ -57,6 +58,7 @@ CHECKS: tuple[Check, ...] = (
         needs=KNOWN,
         actions=("secretsmanager:DescribeSecret", "ssm:DescribeParameters"),
     ),
+    Check("bucket", store.bucket, AWS, needs=("credentials", "store"), actions=("s3:ListBucket",)),
     Check("encryption", store.encryption, AWS, needs=("credentials", "store"), actions=("s3:GetObject",)),
     Check("plan", offer.plan, AWS),
     Check("capacity block", offer.capacity_block, AWS, needs=KNOWN, actions=("ec2:DescribeCapacityReservations",)),

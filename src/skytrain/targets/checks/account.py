@@ -12,6 +12,7 @@ from .check import Failed, NotChecked, Preflight
 TOLERATED_SKEW_SECONDS = 60.0  # AWS rejects signatures that are five minutes off
 CLOCK_LINK = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/set-time.html"
 REGIONS_LINK = "https://docs.aws.amazon.com/accounts/latest/reference/manage-acct-regions.html"
+SERVICE_ROLES_LINK = "https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html"
 APPLY = "terraform -chdir=infra/terraform/base apply, then: skytrain cloud init --force"
 
 
@@ -78,6 +79,31 @@ def roles(preflight: Preflight) -> str:
             APPLY,
         )
     return f"{', '.join(names.values())}; machines get {', '.join(carried)}"
+
+
+def service_roles(preflight: Preflight) -> str:
+    """Check the roles with which AWS itself starts machines. A new account has none of them until they are first used.
+
+    With disks under a key of the account, their first use comes too late: the key must know the role before.
+    """
+    spot = preflight.plan is not None and any(offer.market == "spot" for offer in preflight.plan.offers)
+    wanted = {"AWSServiceRoleForAutoScaling": "autoscaling.amazonaws.com"}
+    wanted |= {"AWSServiceRoleForEC2Spot": "spot.amazonaws.com"} if spot else {}
+    for name, service in wanted.items():
+        try:
+            find_role(preflight, name)
+        except CloudError as error:
+            if error.code != "NoSuchEntity":
+                raise
+            create = f"aws iam create-service-linked-role --aws-service-name {service}"
+            if preflight.config.cloud.kms_key is None:
+                raise NotChecked(f"{name} is not there yet; AWS makes it at the first launch, or: {create}") from None
+            raise Failed(
+                f"the account has no role {name}, which must use the key {preflight.config.cloud.kms_key} of the disks",
+                f"create it once: {create}",
+                link=SERVICE_ROLES_LINK,
+            ) from None
+    return ", ".join(wanted)
 
 
 def find_role(preflight: Preflight, name: str) -> dict[str, Any]:

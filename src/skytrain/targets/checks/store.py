@@ -8,11 +8,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ...aws import Call
+from ...aws import Call, CloudError
 from ...storage import Store, open_store
 from .check import Failed, NotChecked, Preflight
 
 PATIENCE_SECONDS = 10.0
+FORBIDDEN = "403"  # of HeadBucket, whose answer has no text
+OWNER_LINK = "https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucket-owner-condition.html"
 LINK = "https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html"
 
 
@@ -32,6 +34,26 @@ def store(preflight: Preflight) -> str:
     if made and folder is not None:
         _remove_empty(folder)
     return f"{opened.root}: wrote, read, created once, deleted"
+
+
+def bucket(preflight: Preflight) -> str:
+    """Check that the bucket belongs to the account: names are global, and somebody else may have had this one first."""
+    root = preflight.config.store.root
+    account = preflight.config.cloud.account
+    if not root.startswith("s3://") or account is None:
+        raise NotChecked("the store is a folder" if account else "cloud.account is not set")
+    name = urlsplit(root).netloc
+    try:
+        preflight.session.perform(Call("s3", "HeadBucket", {"Bucket": name, "ExpectedBucketOwner": account}))
+    except CloudError as error:
+        if error.code != FORBIDDEN:
+            raise
+        raise Failed(
+            f"bucket {name} does not belong to account {account}, or its owner may not be asked",
+            "set store.root to the bucket of the base (terraform output bucket), or cloud.account to the bucket's account",
+            link=OWNER_LINK,
+        ) from None
+    return f"{name} belongs to {account}"
 
 
 def encryption(preflight: Preflight) -> str:
