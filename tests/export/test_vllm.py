@@ -22,6 +22,11 @@ MODELS = {
     "gpt2": ["model=gpt2-tiny"],
     "llama": ["model=llama-tiny"],
     "modern": ["model=modern-124m", "model.head_size=64", "model.mlp_width=352"],
+    "mixtral": ["model=mixtral-tiny", "model.kv_heads=2", "model.head_size=64", "model.experts.width=96"],
+    "qwen3-moe": [
+        *("model=qwen3-30b-a3b", "model.kv_heads=2", "model.head_size=64", "model.mlp_width=96"),
+        *("model.experts.count=8", "model.experts.per_token=2", "model.experts.width=96"),
+    ],
 }
 SCRIPT = """
 import json, sys
