@@ -14,6 +14,7 @@ import yaml  # type: ignore[import-untyped]
 from skytrain.aws import Call, CloudError
 from skytrain.cli.main import main
 from skytrain.config import Config, compose
+from skytrain.runs import create_run, new_record
 from skytrain.storage import Store, open_store
 from skytrain.targets import Preflight, find_inputs, run_checks
 from skytrain.targets.ec2.requests import network_interfaces
@@ -115,6 +116,8 @@ PREVIEWS = [
     ("launch", "prepare", "data=text", "data.source.paths=s3://b/x/*", "cloud=ec2", "--dry-run"),
     ("launch", "tune", "recipe=tune-hw5", "cloud=ec2", "tune.machines=2", "--dry-run"),
     ("plan", "recipe=gpt2-124m-pile", "cloud=eks"),
+    ("serve", "my-run", "recipe=gpt2-124m-pile", "--target", "ec2", "--hours", "4", "--dry-run"),
+    ("serve", "my-run", "recipe=gpt2-124m-pile", "cloud=eks", "--target", "eks", "--dry-run"),
 ]
 
 
@@ -135,6 +138,21 @@ def test_previews_work_in_an_empty_folder_without_an_account(
     assert not ended.value.code, printed.err
     assert "are placeholders" in printed.err
     assert "skytrain-example-" in printed.out or "111122223333" in printed.out or words[0] == "plan"
+
+
+def test_a_preview_of_an_endpoint_has_the_sizes_of_the_run_on_this_computer(
+    tmp_path: Path, no_aws: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = compose(["model=llama-3.1-8b"]).config
+    record = new_record(config, name="mine", data={}, tokenizer_id="x", parameters=8_030_261_248, hardware={})
+    create_run(open_store(config.store), record)
+    words = ("serve", "mine@5", "--target", "ec2", "--hours", "4", "--dry-run")
+    monkeypatch.setattr(sys, "argv", ["skytrain", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert not ended.value.code and "16.06 GB of weights" in printed.err and "stands for it" not in printed.err
 
 
 def test_without_an_account_nothing_is_launched(

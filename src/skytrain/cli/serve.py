@@ -134,6 +134,7 @@ def serve(
       skytrain serve my-run@5000 --target eks cloud=eks cloud.eks.cluster=training
       skytrain serve my-run --target ec2 --hours 4 --dry-run
     """
+    from ..aws import account_folders
     from ..config import SkytrainError, trust as trust_words
     from ..pipelines.serve import ServeJob, ServeRequest, fetch_model, serve as pipeline
     from .console import reporter
@@ -147,7 +148,9 @@ def serve(
         raise SkytrainError("--hours and --market are for rented machines\n  leave them out, or add --target ec2")
     if target == "ec2" and not any(word.startswith("cloud=") for word in settings):
         settings.insert(0, "cloud=ec2")
-    composed = (compose_overrides if target in ("local", "ec2") else compose_cloud)(settings, config_dir)
+    # Without an account, a dry run shows the requests with placeholders.
+    folders = account_folders(config_dir or []) if dry_run and target != "local" else config_dir
+    composed = (compose_overrides if target in ("local", "ec2") else compose_cloud)(settings, folders)
     trust_words(trust or [])
     source = sources[0] if sources else None
     request = ServeRequest(
@@ -169,7 +172,7 @@ def serve(
         confirm(session, question, usd_per_hour, yes)
 
     with reporter() as console:
-        job = ServeJob(composed, request, (*(config_dir or []), Path()), ask)
+        job = ServeJob(composed, request, (*(folders or []), Path()), ask)
         if fetch is not None:
             model = fetch_model(job, fetch, console)
             return console.note(f"{fetch}: {model.parameters:,} parameters, all hashes as exported")

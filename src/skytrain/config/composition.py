@@ -295,7 +295,7 @@ def _bad_choice(loader: Any, choices: list[Override], error: Exception, folders:
         return SkytrainError(
             f"{' '.join(str(choice.input_line) for choice in choices if choice.key_or_group == 'cloud')} needs an AWS account: "
             "there is no cloud/aws.yaml in this folder\n  `skytrain cloud init` writes it (docs/aws.md); "
-            "`launch --dry-run` and `plan` work without one"
+            "`launch --dry-run`, `serve --dry-run` and `plan` work without one"
         )
     return SkytrainError(f"the configuration cannot be composed: {str(error).splitlines()[0]}")
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..config import SkytrainError, StoreConfig, skytrain_cache_folder
+from ..aws import PREVIEW_NOTE, is_preview
+from ..config import DecoderConfig, SkytrainError, StoreConfig, compose, skytrain_cache_folder
 from ..export import SUMS, read_sums
 from ..models import find_weights, is_pretrained, place_of
-from ..runs import Reporter
+from ..planning import decoder_size
+from ..runs import Reporter, load_run
 from ..serving import ServedModel, open_served
 from ..storage import NotFound, Store, open_store
 from ..targets import ServeJob, ServeRequest, find_serve_target
@@ -26,8 +29,44 @@ def serve(job: ServeJob, reporter: Reporter) -> int:
     """Check the target, find or export the model, verify it, and let the target serve it; return the exit code."""
     target = find_serve_target(job.request.target)
     dtype = target.check(job)  # before an export, which may take minutes
-    model = served_model(job, dtype, reporter)
+    model = preview_model(job, reporter) if is_preview(job.config.cloud) else served_model(job, dtype, reporter)
     return target.serve(job, model, reporter)
+
+
+def preview_model(job: ServeJob, reporter: Reporter) -> ServedModel:
+    """Return the model of a dry run without an account: its sizes are a run's of this computer, or the settings'."""
+    reporter.note(PREVIEW_NOTE)
+    source = job.source
+    if source is not None and Path(source).expanduser().is_dir():
+        folder = Path(source).expanduser()
+        return open_served(folder, job.request.name or folder.resolve().name)
+    config = job.config
+    here = compose([word for word in job.composed.overrides if not word.startswith(("cloud", "store"))], job.folders)
+    model: Mapping[str, Any] = {}
+    try:
+        record = load_run(open_store(here.config.store), (source or "").partition("@")[0])
+        model, parameters = record.config["model"], record.parameters
+    except SkytrainError:
+        if not isinstance(config.model, DecoderConfig):
+            raise SkytrainError("there is no such model here\n  add the recipe that it was trained with") from None
+        model, parameters = asdict(config.model), decoder_size(config.model).parameters
+        reporter.note(
+            f"{source or 'the model'} is not here: {model['name']} of the settings stands for it; recipe=NAME chooses another"
+        )
+    sizes = {
+        "hidden_size": model["width"], "num_attention_heads": model["heads"], "num_hidden_layers": model["layers"],
+        "num_key_value_heads": model["kv_heads"], "head_dim": model["head_size"], "intermediate_size": model["mlp_width"],
+        "vocab_size": model["vocab_size"], "max_position_embeddings": model["max_length"],
+    }  # fmt: skip
+    return ServedModel(
+        folder=Path(),
+        name=job.request.name or config.serve.name or source or str(model["name"]),
+        sha256="0" * 64,
+        verified=False,
+        chat=False,
+        parameters=parameters,
+        config=sizes,
+    )
 
 
 def served_model(job: ServeJob, dtype: Dtype, reporter: Reporter) -> ServedModel:
