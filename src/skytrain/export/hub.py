@@ -9,6 +9,7 @@ from typing import Any
 
 from ..config import MissingExtra, SkytrainError
 from ..storage import Patience, Retry, hub_http_error
+from .sums import files_of
 
 RETRY = Retry(seconds=300.0, first_wait_seconds=1.0)
 TRY_AGAIN = (408, 429)  # client errors that may pass: timeout, too many requests
@@ -40,7 +41,7 @@ def push_folder(folder: Path, name: str, *, private: bool, progress: Progress = 
     except ImportError:
         raise MissingExtra("huggingface_hub", "data") from None
     api: Any = HfApi(library_name="skytrain")
-    files = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    files = sorted(files_of(folder), key=lambda path: path.stat().st_size)
     total = sum(path.stat().st_size for path in files)
     disable_progress_bars()  # `progress` reports instead
     _patiently(name, lambda: api.create_repo(name, private=private, exist_ok=True))

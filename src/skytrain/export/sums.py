@@ -13,9 +13,26 @@ NOT_HASHED = (SUMS, "README.md")  # people edit the model card
 Progress = Callable[[float, float], None]  # bytes done, and in total
 
 
+def files_of(folder: Path) -> list[Path]:
+    """Return the files of a folder, in order; raises SkytrainError for a link to a file that is not the model's.
+
+    Whoever made the folder could otherwise have any file of yours uploaded. Files of the hub's cache are links into it.
+    """
+    inside = folder.resolve()
+    blobs = inside.parents[1] / "blobs" if len(inside.parents) > 1 and inside.parent.name == "snapshots" else inside
+    found = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in found:
+        if not path.resolve().is_relative_to(inside) and not path.resolve().is_relative_to(blobs):
+            raise SkytrainError(
+                f"{path} is a link to {path.resolve()}, which is not a file of this folder\n"
+                "  remove it, or copy the file there"
+            )
+    return found
+
+
 def write_sums(folder: Path) -> None:
     """Write the hashes of all files of the folder except the model card."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in NOT_HASHED)
+    files = [path for path in files_of(folder) if path.name not in NOT_HASHED]
     lines = [f"{hash_file(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
     (folder / SUMS).write_text("".join(lines), encoding="utf-8")
 

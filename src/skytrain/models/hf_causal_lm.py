@@ -203,6 +203,19 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
+def _refuse_named_kernels(theirs: Any, name: str) -> None:
+    """Refuse a config.json whose attention is a repository of the hub: transformers would fetch and run its code."""
+    for part in (theirs, *vars(theirs).values()):  # a model of several parts has a configuration for each
+        found = getattr(part, "_attn_implementation", None)
+        for kernel in found.values() if isinstance(found, dict) else [found]:
+            if isinstance(kernel, str) and "/" in kernel:
+                raise ConfigError(
+                    "model.name",
+                    f"the config.json of {name!r} names code of the hub for its attention, {kernel!r:.80}",
+                    hint="remove attn_implementation there, or set model.trust_remote_code=true if you trust it",
+                )
+
+
 def build_hf(config: HFModelConfig, seed: int, start_weights: bool) -> HFCausalLM:
     """Build the model in float32, with new weights from the seed or with its pretrained weights.
 
@@ -219,6 +232,8 @@ def build_hf(config: HFModelConfig, seed: int, start_weights: bool) -> HFCausalL
     where: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     try:
         theirs = AutoConfig.from_pretrained(name, **where)
+        if not config.trust_remote_code:
+            _refuse_named_kernels(theirs, config.name)
         _check_length(theirs, config)
         if config.weights == "random":
             theirs.vocab_size = config.vocab_size

@@ -7,6 +7,8 @@ file is found without reading it.
 from __future__ import annotations
 
 import json
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100 * 2**20  # the format's own limit
+PART = re.compile(r"[\w.-]{1,200}\.safetensors")  # a name without folders
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -33,8 +36,7 @@ def read_headers(folder: Path) -> dict[str, TensorHome]:
     """Return every tensor of the folder by name; raise where files are missing, truncated or not safetensors."""
     found: dict[str, TensorHome] = {}
     for path in weight_files(folder):
-        for name, entry in _read_header(path).items():
-            found[name] = TensorHome(path, tuple(entry["shape"]), entry["dtype"])
+        found |= _read_header(path)
     return found
 
 
@@ -47,9 +49,13 @@ def weight_files(folder: Path) -> list[Path]:
         raise SkytrainError(f"{folder} has no weights: {_why_none(folder)}")
     try:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SkytrainError(f"{index} cannot be read: {error!r}\n  download it again") from None
     for name in names:
+        if not isinstance(name, str) or not PART.fullmatch(name):  # whoever made the folder may name any file of yours
+            raise SkytrainError(
+                f"{index} names {name!r:.80}, which is not a safetensors file of this folder\n  download it again"
+            )
         if not (folder / name).is_file():
             raise SkytrainError(f"{folder / name} is named by {INDEX} but missing\n  download it again")
     return [folder / name for name in names]
@@ -65,7 +71,7 @@ def _why_none(folder: Path) -> str:
     )
 
 
-def _read_header(path: Path) -> dict[str, dict[str, Any]]:
+def _read_header(path: Path) -> dict[str, TensorHome]:
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(LENGTH_BYTES), "little")
@@ -73,11 +79,24 @@ def _read_header(path: Path) -> dict[str, dict[str, Any]]:
                 raise ValueError("it does not begin with a header")
             header: dict[str, dict[str, Any]] = json.loads(file.read(length))
         header.pop("__metadata__", None)
+        homes = {name: _tensor_home(path, entry) for name, entry in header.items()}
         end = LENGTH_BYTES + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
         raise SkytrainError(f"{path} cannot be read as safetensors: {error}\n  download it again") from None
     if (size := path.stat().st_size) != end:
         raise SkytrainError(
             f"{path} has {size:,} bytes, its header asks for {end:,}: it is truncated or damaged\n  download it again"
         )
-    return header
+    return homes
+
+
+def _tensor_home(path: Path, entry: dict[str, Any]) -> TensorHome:
+    """Return what a header says of a tensor; raises ValueError where its shape and its bytes are not those of one."""
+    shape, dtype, (start, end) = entry["shape"], entry["dtype"], entry["data_offsets"]
+    whole = [*shape, start, end]
+    if not isinstance(shape, list) or not isinstance(dtype, str) or any(type(each) is not int for each in whole):
+        raise ValueError(f"{entry!r:.200} describes no tensor")
+    bits = re.search(r"\d+", dtype)  # of one number: F32, BF16, F8_E4M3
+    if min(whole) < 0 or start > end or (bits and math.prod(shape) * int(bits[0]) != 8 * (end - start)):
+        raise ValueError(f"a tensor of shape {shape!r:.80} and type {dtype!r:.20} does not have {end - start} bytes")
+    return TensorHome(path, tuple(shape), dtype)

@@ -43,10 +43,10 @@ class ServedModel:
             value_bytes=BYTES[dtype],
             layers=_number(config, "num_hidden_layers", "n_layer"),
             heads=heads,
-            kv_heads=config.get("num_key_value_heads") or heads,
-            head_size=config.get("head_dim") or width // heads,
+            kv_heads=_given(config, "num_key_value_heads") or heads,
+            head_size=_given(config, "head_dim") or width // heads,
             width=width,
-            mlp_width=config.get("intermediate_size") or config.get("n_inner") or 4 * width,
+            mlp_width=_given(config, "intermediate_size") or _given(config, "n_inner") or 4 * width,
             vocab_size=_number(config, "vocab_size"),
             max_length=_number(config, "max_position_embeddings", "n_positions"),
         )
@@ -86,7 +86,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
             f"{folder} is not a Hugging Face model: it has no config.json\n"
             "  give a run, RUN@STEP, or a folder that save_pretrained or `skytrain export` wrote"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SkytrainError(f"{path} cannot be read: {error}\n  export the model again") from None
     return config
 
@@ -96,7 +96,7 @@ def _has_template(folder: Path) -> bool:
         return True
     try:
         return bool(json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("chat_template"))
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
 
@@ -108,8 +108,15 @@ def _hash(folder: Path, verified: bool) -> str:
     return hashlib.sha256("".join(f"{hash_file(path)}  {path.name}\n" for path in files).encode()).hexdigest()
 
 
+def _given(config: Mapping[str, Any], name: str) -> int | None:
+    """Return a number that config.json may leave out."""
+    return None if config.get(name) is None else _number(config, name)
+
+
 def _number(config: Mapping[str, Any], *names: str) -> int:
     for name in names:
-        if isinstance(config.get(name), int):
+        if type(config.get(name)) is int and config[name] > 0:
             return int(config[name])
-    raise SkytrainError(f"config.json has no {names[0]}: it does not describe a decoder that can be served")
+    raise SkytrainError(
+        f"config.json has no number {names[0]} above 0: it does not describe a decoder that can be served"
+    )

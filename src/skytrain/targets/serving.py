@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ..config import Composed, Config, format_bytes
-from ..export import SUMS, hash_file
+from ..export import SUMS, files_of, hash_file
 from ..planning import Market
 from ..runs import Reporter
 from ..serving import ServedModel
@@ -121,7 +121,7 @@ def upload_model(store: Store, model: ServedModel, key: str, reporter: Reporter)
     """Copy the folder to the store, its hashes last. One that is there is not copied again."""
     if store.exists(f"{key}/{SUMS}"):
         return
-    paths = sorted(path for path in model.folder.rglob("*") if path.is_file() and path.name != SUMS)
+    paths = [path for path in files_of(model.folder) if path.name != SUMS]
     total = sum(path.stat().st_size for path in paths)
     done = 0.0
     lines = []
