@@ -73,7 +73,6 @@ class Call:
 IAM_SERVICES = {"service-quotas": "servicequotas", "resourcegroupstaggingapi": "tag", "emr": "elasticmapreduce"}
 IAM_ACTIONS = {
     ("s3", "HeadObject"): "GetObject",
-    ("s3", "HeadBucket"): "ListBucket",
     ("s3", "ListObjectsV2"): "ListBucket",
     ("s3", "ListMultipartUploads"): "ListBucketMultipartUploads",
     ("s3", "ListParts"): "ListMultipartUploadParts",

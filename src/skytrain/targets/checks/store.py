@@ -13,7 +13,6 @@ from ...storage import Store, open_store
 from .check import Failed, NotChecked, Preflight
 
 PATIENCE_SECONDS = 10.0
-FORBIDDEN = "403"  # of HeadBucket, whose answer has no text
 OWNER_LINK = "https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucket-owner-condition.html"
 LINK = "https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html"
 
@@ -44,9 +43,10 @@ def bucket(preflight: Preflight) -> str:
         raise NotChecked("the store is a folder" if account else "cloud.account is not set")
     name = urlsplit(root).netloc
     try:
-        preflight.session.perform(Call("s3", "HeadBucket", {"Bucket": name, "ExpectedBucketOwner": account}))
+        # Not HeadBucket: it needs s3:ListBucket without a prefix, and operators list their own project only.
+        preflight.session.perform(Call("s3", "GetBucketLocation", {"Bucket": name, "ExpectedBucketOwner": account}))
     except CloudError as error:
-        if error.code != FORBIDDEN:
+        if error.code != "AccessDenied":
             raise
         raise Failed(
             f"bucket {name} does not belong to account {account}, or its owner may not be asked",
