@@ -26,7 +26,7 @@ from moto.ec2.responses import EC2Response
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from moto.servicequotas.models import ServiceQuotasBackend
 from tests.support.scaling import ScalingStandIn
-from tests.targets.ground import Ground
+from tests.targets.ground import ROLES_PATH, Ground
 from tests.targets.seeding import group_item, response
 from werkzeug.serving import make_server
 
@@ -83,6 +83,11 @@ class Account:
                 "launch templates": list(self.ec2.launch_templates),
             }
         return {kind: names for kind, names in found.items() if names}
+
+    def roles(self) -> list[str]:
+        """Return the roles that launches have created, which cost nothing: `gc` deletes them."""
+        found = self.ground.session.client("iam").list_roles(PathPrefix=ROLES_PATH)["Roles"]
+        return [role["RoleName"] for role in found]
 
 
 @contextlib.contextmanager

@@ -88,7 +88,7 @@ class Laptop:
             "private_subnets": ground.subnets, "public_subnets": {}, "node_subnets": "private",
             "security_group_id": ground.group, "operator_role_arn": ground.roles.operator,
             "node_role_arn": ground.roles.node, "viewer_role_arn": ground.roles.viewer,
-            "instance_profile_name": "demo-node", "prepare_instance_profile_name": "demo-prepare",
+            "machine_roles": ground.machine_roles, "instance_profile_name": "demo-node", "prepare_instance_profile_name": "demo-prepare",
         }  # fmt: skip
         for path, text in cloud_files(outputs, "ada").items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)

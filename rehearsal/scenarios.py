@@ -120,6 +120,8 @@ def kill(world: World) -> None:
     world.say("  nobody was left to delete the empty groups: skytrain gc")
     world.say("  " + world.laptop.command("gc", "--delete", "--yes", "cloud=ec2").stdout.strip().splitlines()[-1])
     world.say(f"  {check_nothing_left(run)}")
+    if left := [role for role in world.account.roles() if "killed" in role]:
+        raise RehearsalFailed(f"gc has left the roles of the run: {left}")
 
 
 def capacity(world: World) -> None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from tests.infra.permissions import ROLES_PATH, machine_tags
 from tests.support.iam.policy import Caller, Policy
 from tests.support.terraform import BASE, Terraform
 
 ROLES = ("operator", "node", "prepare", "serve", "viewer")
+# Roles of machines are created by launches, after the patterns of the base: whose machines ask, tags of their role say.
+# Here a run with its sweep; a pipeline's stage that prepares the run's data; an endpoint.
+OF_LAUNCHES: dict[str, dict[str, str]] = {
+    "node": machine_tags("gpt2", sweep="lr"),
+    "prepare": machine_tags("prepare-pile", joined=["gpt2"]),
+    "serve": machine_tags("serve-tiny"),
+}
 
 
 @dataclass(frozen=True)
@@ -32,8 +41,18 @@ class RenderedBase:
             by_arn[values["policy_arn"]] for address, values in self.resources.items() if address.startswith(attached)
         ]
 
-    def caller(self, role: str) -> Caller:
-        return Caller(self.resources[f"aws_iam_role.{role}"]["arn"])
+    def caller(self, role: str, tags: Mapping[str, str] | None = None) -> Caller:
+        """The role; one of machines as a launch makes it, with these tags instead of those above."""
+        pattern = self.resources[f"aws_iam_role.{role}"]
+        if "aws_iam_policy.machines" not in self.resources or role not in OF_LAUNCHES:
+            return Caller(pattern["arn"])  # also of the base before launches had roles
+        tags = OF_LAUNCHES[role] if tags is None else tags
+        return Caller(
+            arn=f"arn:aws:iam::123456789012:role{ROLES_PATH}{role}",
+            tags=tags,
+            boundary=self.document("aws_iam_policy.machines"),
+            vpc=self.resources["aws_vpc.main"]["id"],
+        )
 
     def document(self, address: str, attribute: str = "policy") -> Policy:
         document: Policy = json.loads(self.resources[address][attribute])

@@ -8,11 +8,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from skytrain.aws import Call, Tags
-from skytrain.planning import PlannedOffer
+from skytrain.config import MachineRolesConfig
+from skytrain.planning import JobKind, PlannedOffer
 from skytrain.runs import LaunchedGroup, LaunchRecord
 from skytrain.targets.ec2.requests import GroupSpec
 from skytrain.targets.jobs import group_name
-from tests.infra.permissions import GROUP, KEY, PREPARE_PROFILE, PROFILE, PROJECT, existing
+from skytrain.targets.machine_roles import MachineRole, machine_role
+from tests.infra.permissions import BOUNDARY, GROUP, KEY, NUMBER, OURS, PROJECT, ROLES_PATH, existing
 from tests.support.iam.requests import Account
 from tests.targets.plans import cpu_offer, offer
 from tests.targets.test_ec2 import group_of
@@ -22,6 +24,15 @@ OFFERS = {
     "on demand": [offer("g6e.xlarge", 1, "on-demand")],
     "EFA": [offer("p4d.24xlarge", 2)],
     "prepare": [cpu_offer("c7i.8xlarge"), cpu_offer("m7i.8xlarge", "on-demand")],
+}
+
+
+PATTERN_POLICIES = {
+    "node": ["node_store", "node_machine"],
+    "prepare": ["node_store", "node_machine", "prepare_data"],
+    "serve": ["serve_store", "serve_machine"],
+    "sagemaker": ["node_sagemaker"],
+    "vault": ["node_secrets"],
 }
 
 
@@ -42,6 +53,7 @@ class RecordingSession:
             "AutoScalingInstances": [waiting],
             "AutoScalingGroups": [{"DesiredCapacity": 1, "Instances": [waiting]}],
             "Reservations": [{"Instances": [ended]}],
+            "Activities": [],
         }
 
     def items(self, call: Call, key: str, region: str | None = None) -> list[Any]:
@@ -49,11 +61,23 @@ class RecordingSession:
         return found
 
 
+def role_of(offers: Sequence[PlannedOffer]) -> MachineRole:
+    """The role of the launch's machines."""
+    cloud = group_of(offers[0]).cloud
+    policies = {
+        kind: [f"arn:aws:iam::{NUMBER}:policy/{name}" for name in names] for kind, names in PATTERN_POLICIES.items()
+    }
+    settings = MachineRolesConfig(path=ROLES_PATH, boundary=BOUNDARY, **policies)
+    job: JobKind = "prepare" if offers[0].gpus_per_node == 0 else "train"
+    role = machine_role(replace(cloud, machine_roles=settings), job, "00001", OURS)
+    assert role is not None
+    return role
+
+
 def groups_of(subnet: str, offers: Sequence[PlannedOffer]) -> list[GroupSpec]:
     cloud = group_of(offers[0]).cloud
-    profile = PREPARE_PROFILE if offers[0].gpus_per_node == 0 else PROFILE
     own = replace(
-        cloud, project=PROJECT, kms_key=KEY, security_group=GROUP, instance_profile=profile,
+        cloud, project=PROJECT, kms_key=KEY, security_group=GROUP, instance_profile=role_of(offers).name,
         subnets=replace(cloud.subnets, private={"us-east-2a": subnet}),
     )  # fmt: skip
     return [group_of(each, number, cloud=own, tags=Tags(PROJECT, "ada")) for number, each in enumerate(offers)]
@@ -66,7 +90,14 @@ def account_with(subnet: str, calls: Sequence[Call], tags: Mapping[str, Mapping[
         for call in calls
         if call.operation == "CreateLaunchTemplate"
     }
-    return replace(existing(subnet), tags=tags, templates=templates)
+    made = [call.parameters["RoleName"] for call in calls if call.operation == "CreateRole"]
+    return replace(
+        existing(subnet),
+        tags=tags,
+        templates=templates,
+        iam_paths=dict.fromkeys(made, ROLES_PATH),
+        boundaries=dict.fromkeys(made, BOUNDARY),
+    )
 
 
 def record_of(groups: Sequence[GroupSpec]) -> LaunchRecord:

@@ -6,12 +6,14 @@ A row is one line: what is asked, the request, and the roles that may make it. E
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from skytrain.aws import Call, Tags
+from skytrain.config import MachineRolesConfig, compose
+from skytrain.targets.machine_roles import machine_role
 from tests.support.iam.requests import Account
 
 OPERATOR, NODE, PREPARE, SERVE, VIEWER = "operator", "node", "prepare", "serve", "viewer"
@@ -32,12 +34,28 @@ PREPARE_PROFILE = f"skytrain-{PROJECT}-{REGION}-prepare"
 PREPARE_ROLE = f"arn:aws:iam::{NUMBER}:role/{PREPARE_PROFILE}"
 SERVE_PROFILE = f"skytrain-{PROJECT}-{REGION}-serve"
 SERVE_ROLE = f"arn:aws:iam::{NUMBER}:role/{SERVE_PROFILE}"
+ROLES_PATH = f"/skytrain/{REGION}/{PROJECT}/"
+BOUNDARY = f"arn:aws:iam::{NUMBER}:policy/machines"  # as the mocked provider names it
+OWN_ROLE = "skytrain-demo-gpt2-0123456789"  # of a launch of ours
 GROUP = "sg-0123456789abcdef0"
 EXPIRES = datetime(2026, 12, 1, tzinfo=UTC)
 OURS = Tags(PROJECT, "ada", "gpt2", EXPIRES)
 THEIRS = Tags(OTHER, "bob", "llama", EXPIRES)
 PARTIAL = Tags(PROJECT, "ada", "gpt2")  # never expires
 LOGS = f"/skytrain/{PROJECT}/nodes"
+
+
+def machine_tags(run: str, joined: Sequence[str] = (), sweep: str | None = None) -> dict[str, str]:
+    """The tags of the role of a launch's machines, as the launch makes them."""
+    account = replace(
+        compose().config.cloud,
+        machine_roles=MachineRolesConfig(
+            path=ROLES_PATH, boundary=BOUNDARY, node=["x"], prepare=["x"], serve=["x"], sagemaker=[], vault=[]
+        ),
+    )
+    role = machine_role(account, "train", "00001", replace(OURS, run=run), joined=joined, sweep=sweep)
+    assert role is not None
+    return {tag["Key"]: tag["Value"] for tag in role.calls[0].parameters["Tags"]}
 
 
 @dataclass(frozen=True)
@@ -86,6 +104,7 @@ def existing(subnet: str) -> Account:
         f"{ec2}instance/i-ours": ours,
         f"{ec2}instance/i-theirs": theirs,
         f"{ec2}instance/i-endpoint": replace(OURS, run="serve-tiny").mapping(),
+        f"{ec2}instance/i-llama": replace(OURS, run="llama").mapping(),
         f"{ec2}instance/i-base": base,
         f"{ec2}volume/vol-ours": ours,
         f"{ec2}volume/vol-theirs": theirs,
@@ -102,7 +121,9 @@ def existing(subnet: str) -> Account:
         f"{ec2}subnet/{subnet}": base,
         f"{ec2}network-interface/eni-ours": ours,
         f"{groups}autoScalingGroupName/gpt2": ours,
+        f"{groups}autoScalingGroupName/llama": replace(OURS, run="llama").mapping(),
         f"{groups}autoScalingGroupName/theirs": theirs,
+        f"arn:aws:iam::{NUMBER}:role{ROLES_PATH}{OWN_ROLE}": ours,
         f"arn:aws:fsx:{REGION}:{NUMBER}:file-system/fs-0123456789a": ours,
         f"arn:aws:fsx:{REGION}:{NUMBER}:file-system/fs-0123456789b": theirs,
         f"arn:aws:eks:{REGION}:{NUMBER}:cluster/ours": ours,
@@ -127,7 +148,18 @@ def existing(subnet: str) -> Account:
     }
     arns |= {f"{ec2}launch-template/{name}": ours for name in ("efa", "imdsv1", "untagged")}
     owners = {"ami-0community0000000": "444455556666", "ami-0ours000000000000": NUMBER}
-    return Account(NUMBER, REGION, BUCKET, KEY, NODE_ROLE, arns, owners, templates)
+    return Account(
+        number=NUMBER,
+        region=REGION,
+        bucket=BUCKET,
+        key=KEY,
+        node_role=NODE_ROLE,
+        tags=arns,
+        image_owners=owners,
+        templates=templates,
+        iam_paths={OWN_ROLE: ROLES_PATH, "unfinished": ROLES_PATH, "theirs": f"/skytrain/{REGION}/{OTHER}/"},
+        boundaries={OWN_ROLE: BOUNDARY},
+    )
 
 
 def run(subnet: str, **changed: Any) -> Call:
@@ -158,7 +190,13 @@ def store_rows() -> Iterator[Row]:
     yield Row("read a run", _s3("GetObject", Key="demo/runs/gpt2/run.json"), EVERYBODY)
     yield Row("see whether a run exists", _s3("HeadObject", Key="demo/runs/gpt2/run.json"), EVERYBODY)
     yield Row("write a checkpoint", _s3("PutObject", Key="demo/runs/gpt2/checkpoints/x", Body=b"x"), RUNNERS)
-    yield Row("write a sweep", _s3("PutObject", Key="demo/sweeps/lr/trial.json", Body=b"x"), RUNNERS)
+    yield Row("write another run", _s3("PutObject", Key="demo/runs/llama/run.json", Body=b"x"), (OPERATOR,))
+    yield Row("write a run with our prefix", _s3("PutObject", Key="demo/runs/gpt2-b/x", Body=b"x"), (OPERATOR,))
+    yield Row("delete another run's checkpoint", _s3("DeleteObject", Key="demo/runs/llama/x"), (OPERATOR,))
+    yield Row("write its data's run", _s3("PutObject", Key="demo/runs/prepare-pile/x", Body=b""), (OPERATOR, PREPARE))
+    yield Row("write a sweep", _s3("PutObject", Key="demo/sweeps/lr/trial.json", Body=b"x"), (OPERATOR, NODE))
+    yield Row("write a trial of it", _s3("PutObject", Key="demo/runs/lr-001/run.json", Body=b"x"), (OPERATOR, NODE))
+    yield Row("write another sweep", _s3("PutObject", Key="demo/sweeps/batch/1.json", Body=b"x"), (OPERATOR,))
     yield Row("delete an old checkpoint", _s3("DeleteObject", Key="demo/runs/gpt2/checkpoints/x"), RUNNERS)
     yield Row(
         "overwrite training data", _s3("PutObject", Key="demo/tokens/pile/1/shard", Body=b"x"), (OPERATOR, PREPARE)
@@ -173,6 +211,9 @@ def store_rows() -> Iterator[Row]:
     yield Row("replace a package", _s3("PutObject", Key="demo/bundles/0123/x.whl", Body=b"x"), (OPERATOR,))
     endpoint = "demo/runs/serve-tiny/meeting/boot/i-1.json"
     yield Row("write the run of an endpoint", _s3("PutObject", Key=endpoint, Body=b"x"), (OPERATOR, SERVE))
+    other = "demo/runs/serve-other/meeting/boot/i-1.json"
+    yield Row("write the run of another endpoint", _s3("PutObject", Key=other, Body=b"x"), (OPERATOR,))
+    yield Row("read the run of another endpoint", _s3("GetObject", Key=other), EVERYBODY)
     yield Row("read an exported model", _s3("GetObject", Key="demo/exports/tiny/config.json"), (*EVERYBODY, SERVE))
     yield Row("write beside the folders", _s3("PutObject", Key="demo/runs.json", Body=b"x"), (OPERATOR,))
     yield Row("read another project", _s3("GetObject", Key="other/runs/llama/run.json"), NOBODY)
@@ -190,6 +231,7 @@ def listing_rows() -> Iterator[Row]:
     yield Row("list what begins like the project", _s3("ListObjectsV2", Prefix="demo"), NOBODY)
     yield Row("list the bucket", _s3("ListObjectsV2"), NOBODY)
     yield Row("list another project", _s3("ListObjectsV2", Prefix="other/"), NOBODY)
+    yield Row("ask whose the bucket is", _s3("GetBucketLocation", ExpectedBucketOwner=NUMBER), PEOPLE)
     yield Row("find incomplete uploads", _s3("ListMultipartUploads"), PEOPLE)
     yield Row("abort an upload", _s3("AbortMultipartUpload", Key="demo/runs/gpt2/x", UploadId="1"), RUNNERS)
     encrypted = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": KEY}
@@ -293,6 +335,8 @@ def template_rows(subnet: str) -> Iterator[Row]:
         ("scale another's group", _scheduled("SetDesiredCapacity", name="theirs", DesiredCapacity=9), NOBODY),
         ("delete a group", _scheduled("DeleteAutoScalingGroup", ForceDelete=True), RUNNERS),
         ("delete another's group", _scheduled("DeleteAutoScalingGroup", name="theirs"), NOBODY),
+        ("scale another run's group", _scheduled("SetDesiredCapacity", name="llama", DesiredCapacity=0), (OPERATOR,)),
+        ("delete another run's group", _scheduled("DeleteAutoScalingGroup", name="llama"), (OPERATOR,)),
     ]:
         yield Row(asked, call, allowed)
 
@@ -315,6 +359,7 @@ def end_rows() -> Iterator[Row]:
             ec2("TerminateInstances", InstanceIds=["i-endpoint"]),
             (OPERATOR, SERVE),
         ),
+        ("terminate a machine of another run", ec2("TerminateInstances", InstanceIds=["i-llama"]), (OPERATOR,)),
         ("terminate another's machine", ec2("TerminateInstances", InstanceIds=["i-theirs"]), NOBODY),
         ("terminate ours and another's", ec2("TerminateInstances", InstanceIds=["i-ours", "i-theirs"]), NOBODY),
         ("terminate what has no run", ec2("TerminateInstances", InstanceIds=["i-base"]), NOBODY),
@@ -432,6 +477,59 @@ def account_rows(subnet: str) -> Iterator[Row]:
         yield Row(asked, call, allowed)
 
 
+def role_rows(subnet: str) -> Iterator[Row]:
+    """Roles of launches: with our tags, below the boundary and the path, with the policies of the patterns only."""
+
+    def iam(operation: str, **parameters: Any) -> Call:
+        return Call("iam", operation, parameters)
+
+    def create(path: str = ROLES_PATH, tags: Tags | None = OURS, **changed: Any) -> Call:
+        given = {"PermissionsBoundary": BOUNDARY, **({"Tags": tags.pairs()} if tags else {}), **changed}
+        return iam("CreateRole", RoleName="new", Path=path, AssumeRolePolicyDocument="{}", **given)
+
+    own, policy = {"RoleName": OWN_ROLE}, f"arn:aws:iam::{NUMBER}:policy/"
+    profile = {"InstanceProfileName": OWN_ROLE}
+    whose = {"Key": "skytrain:run", "Value": "llama"}
+    for asked, call, allowed in [
+        ("create a role", create(), (OPERATOR,)),
+        ("create a role without tags", create(tags=None), NOBODY),
+        ("create a role of another project", create(tags=THEIRS), NOBODY),
+        ("create a role on another project's path", create(path=f"/skytrain/{REGION}/{OTHER}/"), NOBODY),
+        ("create a role outside the path", create(path="/"), NOBODY),
+        ("create a role below another boundary", create(PermissionsBoundary=f"{policy}other"), NOBODY),
+        ("attach a pattern's policy", iam("AttachRolePolicy", PolicyArn=f"{policy}node_store", **own), (OPERATOR,)),
+        ("attach a person's policy", iam("AttachRolePolicy", PolicyArn=f"{policy}operator_store", **own), NOBODY),
+        ("attach what is shared", iam("AttachRolePolicy", PolicyArn=f"{policy}shared_store", **own), NOBODY),
+        (
+            "attach all rights",
+            iam("AttachRolePolicy", PolicyArn="arn:aws:iam::aws:policy/AdministratorAccess", **own),
+            NOBODY,
+        ),
+        (
+            "attach to a role without the boundary",
+            iam("AttachRolePolicy", RoleName="unfinished", PolicyArn=f"{policy}node_store"),
+            NOBODY,
+        ),
+        ("write a policy of one's own", iam("PutRolePolicy", PolicyName="x", PolicyDocument="{}", **own), NOBODY),
+        ("remove the boundary", iam("DeleteRolePermissionsBoundary", **own), NOBODY),
+        ("change whom a role trusts", iam("UpdateAssumeRolePolicy", PolicyDocument="{}", **own), NOBODY),
+        ("give a role to another run", iam("TagRole", Tags=[*OURS.pairs(), whose], **own), NOBODY),
+        ("take a role's tags", iam("UntagRole", TagKeys=["skytrain:run"], **own), NOBODY),
+        ("create a profile", iam("CreateInstanceProfile", Path=ROLES_PATH, **profile), (OPERATOR,)),
+        ("create a profile outside the path", iam("CreateInstanceProfile", Path="/", **profile), NOBODY),
+        ("put a role into a profile", iam("AddRoleToInstanceProfile", **profile, **own), (OPERATOR,)),
+        ("put another role into a profile", iam("AddRoleToInstanceProfile", RoleName="admin", **profile), NOBODY),
+        ("start with the role of a launch", run(subnet, IamInstanceProfile={"Name": OWN_ROLE}), (OPERATOR,)),
+        ("start with a role of another project", run(subnet, IamInstanceProfile={"Name": "theirs"}), NOBODY),
+        ("delete a role", iam("DeleteRole", **own), (OPERATOR,)),
+        ("delete another's role", iam("DeleteRole", RoleName="theirs"), NOBODY),
+        ("delete the operator's role", iam("DeleteRole", RoleName=f"skytrain-{PROJECT}-{REGION}-operator"), NOBODY),
+        ("see roles", iam("ListRoles"), PEOPLE),
+        ("see whose a role is", iam("ListRoleTags", **own), PEOPLE),
+    ]:
+        yield Row(asked, call, allowed)
+
+
 def _logs(operation: str, name: str = LOGS, **parameters: Any) -> Call:
     return Call("logs", operation, {"logGroupName": name, **parameters})
 
@@ -469,4 +567,5 @@ def all_rows(subnet: str) -> list[Row]:
         *template_rows(subnet),
         *end_rows(),
         *account_rows(subnet),
+        *role_rows(subnet),
     ]

@@ -23,19 +23,21 @@ from skytrain.targets.ec2.requests import launch_calls
 from skytrain.targets.ec2.serve import delete_key, key_parameter, put_key
 from skytrain.targets.emr.requests import cluster_call, serverless_calls
 from tests.infra.conftest import ROLES, RenderedBase, TerraformTest
-from tests.infra.launch_requests import OFFERS, RecordingSession, account_with, groups_of, record_of
+from tests.infra.launch_requests import OFFERS, RecordingSession, account_with, groups_of, record_of, role_of
 from tests.infra.permissions import (
     BUCKET,
     GROUP,
     KEY,
     NODE_ROLE,
     NUMBER,
+    OTHER,
     OURS,
     PREPARE_PROFILE,
     PREPARE_ROLE,
     PROFILE,
     PROJECT,
     REGION,
+    ROLES_PATH,
     SERVE_ROLE,
     THEIRS,
     all_rows,
@@ -52,9 +54,9 @@ from tests.targets.test_emr import job_of as emr_job
 from tests.targets.test_sagemaker import job_of
 
 
-def may(base: RenderedBase, role: str, call: Call, account: Account) -> bool:
-    """Whether a role may make a request: it needs every permission."""
-    policies, caller = base.policies(role), base.caller(role)
+def may(base: RenderedBase, role: str, call: Call, account: Account, tags: Mapping[str, str] | None = None) -> bool:
+    """Whether a role may make a request: it needs every permission. `tags` are those of a launch's role."""
+    policies, caller = base.policies(role), base.caller(role, tags)
     return all(
         decide(asked, policies, caller, _resource_policy(base, asked)) is Decision.ALLOWED
         for asked in authorizations(call, account)
@@ -181,7 +183,7 @@ def test_a_launch_on_emr_is_allowed_with_our_tags_and_roles_and_no_others(
     assert not may(full_base, "operator", serverless_calls(theirs)[0], account)
     assert not may(full_base, "operator", cluster_call(theirs, subnet, "s3://b/x", "s3://b/y"), account)
     assert not may(full_base, "operator", serverless_calls(own_role)[1], account)
-    written = {"Bucket": BUCKET, "Key": f"{PROJECT}/runs/prepare-crawl/launches/00001/logs/x.gz", "Body": b""}
+    written = {"Bucket": BUCKET, "Key": f"{PROJECT}/runs/prepare-pile/launches/00001/logs/x.gz", "Body": b""}
     assert may(full_base, "prepare", Call("s3", "PutObject", written), account)
 
 
@@ -237,6 +239,8 @@ def test_machines_that_serve_read_exported_models_and_their_key_and_nothing_of_o
     assert who == {"serve": (True, False, False), "operator": (True, True, True)} | dict.fromkeys(
         ("node", "viewer"), (False, False, False)
     )
+    others = replace(account, tags={arn: {**tags, "skytrain:run": "serve-other"} for arn, tags in account.tags.items()})
+    assert not may(base, "serve", read, others) and may(base, "operator", read, others)
     assert not may(base, "operator", put_key(name, "x", Tags("other", "bob", run, OURS.expires_at), KEY), account)
     assert not may(base, "operator", put_key("/payroll/password", "x", ours, KEY), account)
 
@@ -360,12 +364,14 @@ def test_what_gc_deletes_must_belong_to_a_run_of_the_project(base: RenderedBase,
         "bucket": BUCKET,
         "key": "demo/runs/gpt2/x",
         "upload": "1",
+        "policies": [f"arn:aws:iam::{NUMBER}:policy/node_store"],
+        "profiles": ["name-0123456789"],
     }
     resource = CloudResource(kind, "name-0123456789", REGION, OURS, facts=facts)
     calls = KINDS[kind].delete(resource)
     if kind == "Auto Scaling group":
         calls.append(scale_to_zero(resource))  # `skytrain stop`
-    account = existing(subnet_of(base))
+    account = replace(existing(subnet_of(base)), iam_paths={"name-0123456789": ROLES_PATH})
 
     def allowed(role: str, tags: Tags) -> bool:
         return all(may(base, role, call, replace(account, tags=AllTagged(tags))) for call in calls)
@@ -398,10 +404,11 @@ def test_doctors_trial_launch_is_one_that_the_operator_may_make(base: RenderedBa
 @pytest.mark.parametrize("name", OFFERS)
 def test_operators_may_launch_and_end_and_nobody_else_may_launch(base: RenderedBase, name: str) -> None:
     subnet, ours = subnet_of(base), AllTagged(OURS)
-    groups = groups_of(subnet, OFFERS[name])
-    calls, session = launch_calls(groups), RecordingSession()
+    groups, role = groups_of(subnet, OFFERS[name]), role_of(OFFERS[name])
+    calls, session = [*role.calls, *launch_calls(groups)], RecordingSession()
     set_sizes(session, record_of(groups), 0)  # type: ignore[arg-type]
-    account = replace(account_with(subnet, calls, ours), node_role=PREPARE_ROLE if name == "prepare" else NODE_ROLE)
+    role.remove(session, pytest.fail)  # type: ignore[arg-type]
+    account = account_with(subnet, calls, ours)
     for call in [*calls, *session.calls, *removal_calls(record_of(groups))]:
         assert may(base, "operator", call, account), call.operation
     for call in calls:
@@ -443,7 +450,51 @@ def test_machines_may_end_the_run_try_its_next_offer_and_start_the_run_after_a_s
     assert all(may(base, role, call, account) for call in session.calls)
     for call in [call for call in session.calls if call.mutates]:
         assert not may(base, "viewer", call, account), call.operation
-        assert not may(base, "node", call, replace(account, tags=AllTagged(Tags("other", "bob", "llama"))))
+        for others in (Tags("other", "bob", "gpt2"), replace(OURS, run="llama")):
+            assert not may(base, "node", call, replace(account, tags=AllTagged(others))), call.operation
+
+
+def test_a_role_that_trusts_somebody_else_is_good_for_nothing_outside_the_machines_of_the_base(
+    base: RenderedBase,
+) -> None:
+    """Whoever creates a role writes whom it trusts: an operator could let another account in."""
+    asked = Authorization("s3:GetObject", f"arn:aws:s3:::{BUCKET}/{PROJECT}/runs/gpt2/run.json", {})
+    machine = base.caller("node")
+    assert decide(asked, base.policies("node"), machine) is Decision.ALLOWED
+    for elsewhere in ("", "vpc-of-somebody-else"):
+        assert decide(asked, base.policies("node"), replace(machine, vpc=elsewhere)) is Decision.DENIED
+
+
+def test_the_boundary_holds_whatever_is_attached(base: RenderedBase, full_base: RenderedBase) -> None:
+    everything = [{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}]
+    refused = [
+        ("iam:CreateUser", "*"),
+        ("iam:PassRole", NODE_ROLE),
+        ("sts:AssumeRole", f"arn:aws:iam::{NUMBER}:role/admin"),
+        ("ec2:RunInstances", f"arn:aws:ec2:{REGION}:{NUMBER}:instance/*"),
+        ("s3:GetObject", f"arn:aws:s3:::{BUCKET}/{OTHER}/runs/x"),
+        ("s3:PutObject", f"arn:aws:s3:::{BUCKET}/{PROJECT}/launches/gpt2/00001/config.tar.gz"),
+        ("s3:PutObject", f"arn:aws:s3:::{BUCKET}/{PROJECT}/bundles/0123/x.whl"),
+        ("ssm:GetParameter", f"arn:aws:ssm:{REGION}:{NUMBER}:parameter/payroll/password"),
+        ("secretsmanager:GetSecretValue", f"arn:aws:secretsmanager:{REGION}:{NUMBER}:secret:payroll-abcdef"),
+    ]
+    for rendered in (base, full_base):
+        for action, resource in refused:
+            decided = decide(Authorization(action, resource, {}), everything, rendered.caller("node"))
+            assert decided is Decision.NOT_ALLOWED, action
+        read = Authorization("s3:GetObject", f"arn:aws:s3:::{BUCKET}/{PROJECT}/tokens/x", {})
+        assert decide(read, everything, rendered.caller("node")) is Decision.ALLOWED
+
+
+@pytest.mark.parametrize("kind", ["node", "prepare", "serve"])
+def test_the_pattern_of_a_role_writes_nothing_and_ends_nothing(base: RenderedBase, kind: str) -> None:
+    account = existing(subnet_of(base))
+    for run in ("gpt2", "serve-tiny", ""):
+        write = Call("s3", "PutObject", {"Bucket": BUCKET, "Key": f"{PROJECT}/runs/{run}/x", "Body": b""})
+        assert not may(base, kind, write, account, tags={})
+    for machine in ("i-ours", "i-endpoint"):
+        end = Call("ec2", "TerminateInstances", {"InstanceIds": [machine]})
+        assert not may(base, kind, end, account, tags={})
 
 
 def test_machines_read_their_packages_and_report_failed_boots(base: RenderedBase) -> None:

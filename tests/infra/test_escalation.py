@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from skytrain.aws import Call, Tags
+from skytrain.targets.ec2.serve import key_parameter
 from tests.infra.conftest import RenderedBase
-from tests.infra.permissions import BUCKET, NUMBER, OURS, PROJECT, REGION, existing
+from tests.infra.permissions import BUCKET, NUMBER, OURS, PROJECT, REGION, ROLES_PATH, existing, machine_tags
 from tests.infra.test_base import may, subnet_of
 from tests.support.iam.policy import Authorization, Decision, decide
 
@@ -58,7 +59,8 @@ class Step:
 
 def steps(base: RenderedBase, run_as_code: Mapping[str, tuple[str, ...]]) -> set[Step]:
     """Return every way by which a role reaches what it should not."""
-    return {*_written_code(base, run_as_code), *_ended(base), *_taken(base), *_read(base), *_powers(base)}
+    found = (_ended, _written_runs, _read_keys, _taken, _read, _powers)
+    return {*_written_code(base, run_as_code), *(step for search in found for step in search(base))}
 
 
 def _written_code(base: RenderedBase, run_as_code: Mapping[str, tuple[str, ...]]) -> Iterator[Step]:
@@ -72,17 +74,39 @@ def _written_code(base: RenderedBase, run_as_code: Mapping[str, tuple[str, ...]]
 
 
 def _ended(base: RenderedBase) -> Iterator[Step]:
-    """Endpoints and runs end their own machines only."""
+    """Machines end those of their own run only, whatever the kind of the other run."""
+    call = Call("ec2", "TerminateInstances", {"InstanceIds": ["i-1"]})
+    for source, target, run in _others():
+        tags = {f"arn:aws:ec2:{REGION}:{NUMBER}:instance/i-1": replace(OURS, run=run).mapping()}
+        account = replace(existing(subnet_of(base)), tags=tags)
+        if may(base, source, call, account, machine_tags(MACHINES[source])):
+            yield Step(source, target, "ends its machines")
+
+
+def _others() -> Iterator[tuple[str, str, str]]:
+    """A role of machines, the kind of another run, and its name."""
     for source in MACHINES:
         for target, run in MACHINES.items():
-            if {source, target} <= {"node", "prepare"}:
-                continue  # one job may be a run of the other's name: their machines are not told apart
-            tags = {f"arn:aws:ec2:{REGION}:{NUMBER}:instance/i-1": replace(OURS, run=run).mapping()}
-            account = replace(existing(subnet_of(base)), tags=tags)
-            if target != source and may(
-                base, source, Call("ec2", "TerminateInstances", {"InstanceIds": ["i-1"]}), account
-            ):
-                yield Step(source, target, "ends its machines")
+            yield source, target, f"{run}-of-others"
+
+
+def _written_runs(base: RenderedBase) -> Iterator[Step]:
+    """Machines write their own run only."""
+    account = existing(subnet_of(base))
+    for source, target, run in _others():
+        put = Call("s3", "PutObject", {"Bucket": BUCKET, "Key": f"{PROJECT}/runs/{run}/run.json", "Body": b""})
+        if may(base, source, put, account, machine_tags(MACHINES[source])):
+            yield Step(source, target, "writes its run")
+
+
+def _read_keys(base: RenderedBase) -> Iterator[Step]:
+    """Machines of an endpoint read its key, and nobody reads that of another one."""
+    name = key_parameter(PROJECT, "serve-other", "00001")
+    tags = {f"arn:aws:ssm:{REGION}:{NUMBER}:parameter{name}": replace(OURS, run="serve-other").mapping()}
+    account = replace(existing(subnet_of(base)), tags=tags)
+    for source, run in MACHINES.items():
+        if may(base, source, Call("ssm", "GetParameter", {"Name": name}), account, machine_tags(run)):
+            yield Step(source, "serve", "reads the key of another endpoint")
 
 
 def _taken(base: RenderedBase) -> Iterator[Step]:
@@ -113,7 +137,8 @@ def _powers(base: RenderedBase) -> Iterator[Step]:
     for role in ROLES:
         for action in POWERS:
             if any(
-                _allows(base, role, action, resource, {}) for resource in ("*", f"arn:aws:iam::{NUMBER}:role/admin")
+                _allows(base, role, action, resource, {})
+                for resource in ("*", *(f"arn:aws:iam::{NUMBER}:role{path}admin" for path in ("/", ROLES_PATH)))
             ):
                 yield Step(role, "anybody", action)
 
@@ -141,6 +166,11 @@ def test_the_search_finds_the_holes_of_the_policies_before(before: RenderedBase)
         Step("node", "prepare", "writes runs/{run}/launches/00001/emr/submit.sh"),
         Step("serve", "node", "ends its machines"),
         Step("node", "serve", "ends its machines"),
+        Step("node", "node", "ends its machines"),
+        Step("serve", "serve", "ends its machines"),
+        Step("node", "node", "writes its run"),
+        Step("node", "prepare", "writes its run"),
+        Step("serve", "serve", "reads the key of another endpoint"),
         Step("operator", "others", "tags a cluster as its own, and may end it then"),
         Step("operator", "another project", "tags a cluster as its own, and may end it then"),
         Step("viewer", "others", "ec2:DescribeLaunchTemplateVersions shows a start script or an environment"),

@@ -102,7 +102,7 @@ def _simulated(folder: Path, base: RenderedBase, asked: list[tuple[str, Authoriz
             "principal": base.caller(role).arn,
             "action": each.action,
             "resource": _named(each.resource),
-            "context": each.context,
+            "context": {**_own_context(base, role), **each.context},
             "resourcePolicy": _resource_policy_name(each),
         }
         for role, each in asked
@@ -110,6 +110,7 @@ def _simulated(folder: Path, base: RenderedBase, asked: list[tuple[str, Authoriz
     question = {
         "account": NUMBER,
         "policies": {role: base.policies(role) for role in ROLES},
+        "boundaries": {role: base.caller(role).boundary for role in ROLES},
         "resourcePolicies": {name: base.document(address) for name, address in _RESOURCE_POLICIES.items()},
         "requests": requests,
     }
@@ -124,6 +125,12 @@ def _simulated(folder: Path, base: RenderedBase, asked: list[tuple[str, Authoriz
     assert not result.returncode, result.stderr
     answers: list[dict[str, Any]] = json.loads(result.stdout)
     return answers
+
+
+def _own_context(base: RenderedBase, role: str) -> dict[str, str]:
+    """What a request carries of the role itself; the simulator knows the principal's name and account."""
+    names = ("aws:PrincipalArn", "aws:PrincipalAccount")
+    return {key: value for key, value in base.caller(role).context.items() if key not in names}
 
 
 _RESOURCE_POLICIES = {"key": "aws_kms_key.main", "bucket": "aws_s3_bucket_policy.store"}

@@ -20,7 +20,18 @@ def _all(name: str) -> tuple[str, ...]:
 
 
 DOCTOR = tuple(dict.fromkeys([*(action for one in CHECKS for action in one.actions), *STORE_READS, *STORE_WRITES]))
+ROLE = KINDS["machine role"]
+OWN_ROLE = (
+    "iam:CreateRole",
+    "iam:TagRole",
+    "iam:AttachRolePolicy",
+    "iam:CreateInstanceProfile",
+    "iam:AddRoleToInstanceProfile",
+    "iam:PassRole",
+    *ROLE.deletes,
+)
 GROUP = (
+    *OWN_ROLE,
     "ec2:CreateLaunchTemplate",
     "ec2:CreatePlacementGroup",
     "autoscaling:CreateAutoScalingGroup",
@@ -35,7 +46,7 @@ TRAINING_JOB = (
     "pricing:GetProducts",
     "sagemaker:CreateTrainingJob",
     "sagemaker:AddTags",
-    "iam:PassRole",
+    *OWN_ROLE,
 )
 EMR_READS = (
     "sts:GetCallerIdentity",
@@ -55,7 +66,7 @@ EMR_JOB = (
     "ec2:CreateNetworkInterface",
     "elasticmapreduce:RunJobFlow",
     "elasticmapreduce:AddTags",
-    "iam:PassRole",
+    *OWN_ROLE,
 )
 EMR_STOP = (
     *EMR_READS,
@@ -123,11 +134,21 @@ COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
         "ec2:TerminateInstances",
         *API_KEYS.reads,
         *API_KEYS.deletes,
+        *ROLE.reads,
+        *ROLE.deletes,
         *STORE_READS,
         "s3:PutObject",
         "kms:GenerateDataKey",
     ),
-    "shell": (*ACCOUNT, *MACHINES, *API_KEYS.reads, "ssm:StartSession", "ssm:ResumeSession", "ssm:TerminateSession"),
+    "shell": (
+        *ACCOUNT,
+        *MACHINES,
+        *API_KEYS.reads,
+        *ROLE.reads,
+        "ssm:StartSession",
+        "ssm:ResumeSession",
+        "ssm:TerminateSession",
+    ),
     "costs": ("ce:GetCostAndUsage", "ec2:DescribeInstances", *STORE_READS),  # who may not write is told so
     "costs cloud=emr": (*EMR_READS, "elasticmapreduce:ListInstances", "ce:GetCostAndUsage"),
     "gc": (*ACCOUNT, *_all("reads"), *STORE_READS),

@@ -10,12 +10,14 @@ from typing import Any
 
 from skytrain.aws import AwsSession, image_parameter
 from skytrain.config import CloudConfig, compose
-from skytrain.config.schema import RolesConfig, SubnetsConfig
+from skytrain.config.schema import MachineRolesConfig, RolesConfig, SubnetsConfig
 from skytrain.planning import BASE_LINE, Plan
 from skytrain.targets import Preflight
 
 GPU_IMAGES = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-{}-ubuntu-24.04/latest/ami-id"
 CONFIG = cache(lambda: compose().config)
+ROLES_PATH = "/skytrain/us-east-2/demo/"
+POLICY = '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}]}'
 TRUST = '{"Version": "2012-10-17", "Statement": []}'
 
 
@@ -41,6 +43,9 @@ class Ground:
         ec2.authorize_security_group_ingress(GroupId=self.group, IpPermissions=[self.to_itself])
         ec2.authorize_security_group_egress(GroupId=self.group, IpPermissions=[self.to_itself])
         self._roles()
+        session.client("s3").create_bucket(
+            Bucket="bucket", CreateBucketConfiguration={"LocationConstraint": session.region}
+        )
         self.image = ec2.register_image(Name="Deep Learning AMI", Architecture="x86_64")["ImageId"]
         self.plain_image = ec2.register_image(Name="Deep Learning Base AMI", Architecture="x86_64")["ImageId"]
         published = {GPU_IMAGES.format("2.9"): "ami-0old", GPU_IMAGES.format("2.12"): self.image}
@@ -59,6 +64,12 @@ class Ground:
         self.roles = RolesConfig(**arns, prepare=None, emr_service=None)
         iam.create_instance_profile(InstanceProfileName="demo-node")
         iam.add_role_to_instance_profile(InstanceProfileName="demo-node", RoleName="demo-node")
+        made = {
+            name: iam.create_policy(PolicyName=f"demo-{name}", PolicyDocument=POLICY)["Policy"]["Arn"]
+            for name in ("machines", "node-policy", "prepare-policy", "serve-policy")
+        }
+        kinds = {kind: [made[f"{kind}-policy"]] for kind in ("node", "prepare", "serve")}
+        self.machine_roles = {**kinds, "path": ROLES_PATH, "boundary": made["machines"], "sagemaker": [], "vault": []}
         for name in ("demo-prepare", "demo-serve"):
             iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
             iam.create_instance_profile(InstanceProfileName=name)
@@ -87,6 +98,7 @@ class Ground:
             subnets=SubnetsConfig(self.subnets, {}, "private"),
             security_group=self.group,
             roles=self.roles,
+            machine_roles=MachineRolesConfig(**self.machine_roles),
             instance_profile="demo-node",
             prepare_profile="demo-prepare",
             serve_profile="demo-serve",

@@ -13,9 +13,10 @@ from moto.sagemaker.responses import SageMakerResponse
 
 from skytrain.aws import AwsSession, Tags
 
+POLICY = '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}]}'
 AMI = "ami-12c6146b"
 ROLE = f"arn:aws:iam::{DEFAULT_ACCOUNT_ID}:role/x"
-PER_REGION = 20
+PER_REGION = 21
 
 
 def complete_moto(patch: pytest.MonkeyPatch) -> dict[str, dict[str, dict[str, str]]]:
@@ -134,6 +135,12 @@ def seed_services(session: AwsSession, region: str, name: str, pairs: Any, mappi
     key = f"/skytrain/{name}/api_key"
     session.client("ssm", region).put_parameter(Name=key, Value="secret", Type="SecureString", Tags=pairs)
     session.client("scheduler", region).create_schedule_group(Name=name, Tags=pairs)
+    iam, role, path = session.client("iam", region), f"{name}-{region}", f"/skytrain/{region}/demo/"
+    policy = iam.create_policy(PolicyName=role, PolicyDocument=POLICY)["Policy"]["Arn"]
+    iam.create_role(RoleName=role, Path=path, AssumeRolePolicyDocument=POLICY, Tags=pairs)
+    iam.attach_role_policy(RoleName=role, PolicyArn=policy)
+    iam.create_instance_profile(InstanceProfileName=role, Path=path)
+    iam.add_role_to_instance_profile(InstanceProfileName=role, RoleName=role)
 
 
 def hours_from_now(hours: float) -> datetime:

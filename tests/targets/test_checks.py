@@ -367,8 +367,8 @@ def test_a_bucket_of_another_account_is_found(ground: Ground, stubbed: StubbedSe
     )
     asked = {"Bucket": "somebodys-bucket", "ExpectedBucketOwner": "123456789012"}
     stub = stubbed.stub("s3")
-    stub.add_response("head_bucket", {}, asked)
-    stub.add_client_error("head_bucket", "403", "Forbidden", expected_params=asked)
+    stub.add_response("get_bucket_location", {"LocationConstraint": "us-east-2"}, asked)
+    stub.add_client_error("get_bucket_location", "AccessDenied", "Access Denied", expected_params=asked)
     assert found("bucket", replace(preflight, config=config)).verdict == "ok"
     finding = found("bucket", replace(preflight, config=config))
     assert finding.verdict == "failed" and "does not belong to account 123456789012" in finding.text

@@ -105,8 +105,10 @@ def test_a_serverless_job_from_its_request_to_its_end_and_again(
     serverless_quota(stubbed, 200.0, 5)
     assert typed.launch("cloud=emr-serverless", "--dry-run") == 0
     said = capsys.readouterr()
-    create, start = json.loads(said.out)
+    *role, create, start = json.loads(said.out)
     assert (create["operation"], start["operation"]) == ("CreateApplication", "StartJobRun")
+    assert [call["operation"] for call in role] == ["CreateRole", "AttachRolePolicy"]
+    assert start["parameters"]["executionRoleArn"].endswith(role[0]["parameters"]["RoleName"])
     assert "$5.30 an hour" in said.err and "costs" in said.err
     assert not typed.jobs and typed.store.list("runs") == []
 

@@ -75,6 +75,7 @@ def everything_of_others(session) -> list[list[str]]:
     region = REGIONS[0]
     ec2, eks = session.client("ec2", region), session.client("eks", region)
     schedules, fsx = session.client("scheduler", region), session.client("fsx", region)
+    iam = session.client("iam", region)
     instances = [i for r in ec2.describe_instances()["Reservations"] for i in r["Instances"]]
     found = [
         [each["InstanceId"] for each in instances if is_theirs(each) and each["State"]["Name"] == "running"],
@@ -84,6 +85,7 @@ def everything_of_others(session) -> list[list[str]]:
         [name for name in eks.list_clusters()["clusters"] if name == "theirs"],
         [each["Name"] for each in schedules.list_schedule_groups()["ScheduleGroups"] if each["Name"] == "theirs"],
         [each["FileSystemId"] for each in fsx.describe_file_systems()["FileSystems"] if is_theirs(each)],
+        [each["RoleName"] for each in iam.list_roles()["Roles"] if each["RoleName"].startswith("theirs")],
     ]
     assert all(found)
     return found

@@ -49,7 +49,7 @@ class Typed:
             "private_subnets": ground.subnets, "public_subnets": {}, "node_subnets": "private",
             "security_group_id": ground.group, "operator_role_arn": ground.roles.operator,
             "node_role_arn": ground.roles.node, "viewer_role_arn": ground.roles.viewer,
-            "instance_profile_name": "demo-node", "prepare_instance_profile_name": "demo-prepare",
+            "machine_roles": ground.machine_roles, "instance_profile_name": "demo-node", "prepare_instance_profile_name": "demo-prepare",
             "serve_instance_profile_name": "demo-serve",
         }  # fmt: skip
         for path, text in cloud_files(outputs, "ada").items():
@@ -105,13 +105,17 @@ def test_a_dry_run_prints_the_requests_and_yes_makes_them(
     assert typed("train", "--plan", "plan.json", "cloud=ec2", "--dry-run") == 0
     shown = json.loads(capsys.readouterr().out)
     assert [one["operation"] for one in shown] == [
+        "CreateRole",
+        "AttachRolePolicy",
+        "CreateInstanceProfile",
+        "AddRoleToInstanceProfile",
         "CreateLaunchTemplate",
         "CreateAutoScalingGroup",
         "PutScheduledUpdateGroupAction",
         "SetDesiredCapacity",
     ]
     assert groups(ground) == [] and typed.store.list("runs") == []
-    started = node_config(shown[0], typed.folder)
+    started = node_config(shown[4], typed.folder)
     assert (started.run, started.cloud.target, started.store.root) == ("gpt2-typed", "ec2", "s3://bucket/demo")
     assert (started.budget.usd, started.trainer) == (40, compose(WORDS).config.trainer)
     assert typed("--plan", "plan.json", "cloud=ec2") == 2  # no terminal to ask in
@@ -137,8 +141,13 @@ def test_one_machine_without_gpus_prepares_data_with_a_role_that_may_write_it(
     words = ["prepare", "data=synthetic", "data.target_tokens=1B", "cloud=ec2", "budget.usd=5"]
     assert typed(*words, "--dry-run") == 0
     shown = json.loads(capsys.readouterr().out)
-    template = shown[0]["parameters"]["LaunchTemplateData"]
-    assert template["IamInstanceProfile"] == {"Name": "demo-prepare"} and template["ImageId"] == ground.plain_image
+    [role] = [call["parameters"]["RoleName"] for call in shown if call["operation"] == "CreateRole"]
+    attached = [call["parameters"]["PolicyArn"] for call in shown if call["operation"] == "AttachRolePolicy"]
+    assert attached == ground.machine_roles["prepare"]
+    template = next(call for call in shown if call["operation"] == "CreateLaunchTemplate")["parameters"][
+        "LaunchTemplateData"
+    ]
+    assert template["IamInstanceProfile"] == {"Name": role} and template["ImageId"] == ground.plain_image
     assert template["InstanceType"].startswith("c7i.")
     script = base64.b64decode(template["UserData"]).decode()
     assert '"--job" "prepare"' in script and "/usr/bin/python3 -m venv" in script and "image.pth" not in script

@@ -106,7 +106,7 @@ def test_without_an_image_the_one_that_image_push_recorded_is_used(
     )
     quota(stubbed, 1.0)
     assert typed(*words) == 0
-    [shown] = json.loads(capsys.readouterr().out)
+    [*_, shown] = json.loads(capsys.readouterr().out)
     assert shown["parameters"]["AlgorithmSpecification"]["TrainingImage"] == typed.image
 
 
@@ -184,7 +184,7 @@ def test_a_recipe_of_eight_to_thirteen_billion_parameters_launches_with_one_comm
     words = [f"recipe={recipe}", "cloud=sagemaker", f"cloud.sagemaker.image={typed.image}", "budget.usd=3000"]
     choose = ["--instance", machine, "--nodes", "1", "--market", "on-demand", "--dry-run"]
     assert typed("launch", "train", *words, "cloud.sagemaker.usd_per_hour=30", *choose) == 0
-    [shown] = json.loads(capsys.readouterr().out)
+    [*_, shown] = json.loads(capsys.readouterr().out)
     request = shown["parameters"]
     assert (request["ResourceConfig"]["InstanceType"], request["ResourceConfig"]["InstanceCount"]) == (
         f"ml.{machine}",
@@ -202,8 +202,10 @@ def test_a_training_job_from_its_request_to_its_end(
     for _ in range(2):
         quota(stubbed, 1.0)
     assert typed.launch("--dry-run") == 0
-    [shown] = json.loads(capsys.readouterr().out)
+    [*role, shown] = json.loads(capsys.readouterr().out)
     assert shown["operation"] == "CreateTrainingJob" and shown["parameters"]["TrainingJobName"] == JOB
+    assert [call["operation"] for call in role] == ["CreateRole", "AttachRolePolicy"]  # no machines of ours: no profile
+    assert shown["parameters"]["RoleArn"].endswith(f":role/skytrain/us-east-2/demo/{role[0]['parameters']['RoleName']}")
     assert not typed.jobs and typed.store.list("runs") == []
     capsys.readouterr()
 
@@ -240,7 +242,7 @@ def test_a_training_job_from_its_request_to_its_end(
     assert capsys.readouterr().out == "[algo-1] line 1\n[algo-1] line 2\n"
 
     assert typed("stop", "gpt2-typed", "cloud=sagemaker", "--dry-run") == 0
-    [asked] = json.loads(capsys.readouterr().out)
+    [*_, asked] = json.loads(capsys.readouterr().out)
     assert (asked["operation"], asked["parameters"]) == ("StopTrainingJob", {"TrainingJobName": JOB})
     assert typed("stop", "gpt2-typed", "cloud=sagemaker", "--yes") == 0
     said = capsys.readouterr()
@@ -366,7 +368,7 @@ def test_restarts_of_a_job_are_counted_by_sagemaker_and_end_with_what_is_left_of
     record_spend(typed.store, "gpt2-typed", 3.0)
     quota(stubbed, 1.0)
     assert typed.launch("budget.usd=4.5", "--dry-run") == 0
-    [shown] = json.loads(capsys.readouterr().out)
+    [*_, shown] = json.loads(capsys.readouterr().out)
     limits = shown["parameters"]["StoppingCondition"]
     assert limits["MaxRuntimeInSeconds"] == 3600 + 60  # $1.50 at $1.50 an hour, of all attempts together
     assert shown["parameters"]["RetryStrategy"] == {"MaximumRetryAttempts": 10}

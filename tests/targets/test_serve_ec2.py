@@ -78,8 +78,13 @@ def test_an_endpoint_is_shown_launched_followed_and_stopped(
     calls = json.loads(shown.out)
     assert calls[0]["operation"] == "PutParameter" and "an hour" in shown.err
     assert calls[0]["parameters"]["Value"] == "****" and calls[0]["parameters"]["Type"] == "SecureString"
-    template = calls[1]["parameters"]["LaunchTemplateData"]
-    assert template["IamInstanceProfile"] == {"Name": "demo-serve"} and template["ImageId"] == ground.image
+    [role] = [call["parameters"]["RoleName"] for call in calls if call["operation"] == "CreateRole"]
+    attached = [call["parameters"]["PolicyArn"] for call in calls if call["operation"] == "AttachRolePolicy"]
+    assert attached == ground.machine_roles["serve"]
+    template = next(call for call in calls if call["operation"] == "CreateLaunchTemplate")["parameters"][
+        "LaunchTemplateData"
+    ]
+    assert template["IamInstanceProfile"] == {"Name": role} and template["ImageId"] == ground.image
     assert "InstanceMarketOptions" not in template and template["InstanceType"].startswith("g")
     script = base64.b64decode(template["UserData"]).decode()
     assert "correct-horse" not in shown.out + script
@@ -130,7 +135,8 @@ REFUSED = {
     "the run of an endpoint is named serve-": [*WORDS, "run=mine"],
     "a rented machine is reached through Session Manager": [*WORDS, "--port", "9000"],
     "--hours and --market are for rented machines": ["--hours", "4"],
-    "cloud.serve_profile is not set": [*WORDS, "cloud.serve_profile=null"],
+    "cloud.machine_roles.serve names no policies": [*WORDS, "cloud.machine_roles.serve=[]"],
+    "cloud.serve_profile is not set": [*WORDS, "cloud.machine_roles.boundary=null", "cloud.serve_profile=null"],
     "too much": [*WORDS, "serve.gpu_memory=0.001"],
 }
 

@@ -48,7 +48,7 @@ resource "aws_iam_policy" "emr_service" {
         Sid       = "RoleOfTheNodes"
         Effect    = "Allow"
         Action    = "iam:PassRole"
-        Resource  = local.prepare_role_arn
+        Resource  = [local.prepare_role_arn, local.run_roles_arn]
         Condition = { StringEquals = { "iam:PassedToService" = "ec2.amazonaws.com" } }
       },
       { # RunJobFlow itself knows no types of machines.
@@ -156,16 +156,18 @@ resource "aws_iam_policy" "prepare_emr_disks" {
   description = "The key of the disks of EMR clusters."
 
   policy = jsonencode({
-    Version = "2012-10-17"
-    Statement = [
-      {
-        Sid      = "KeyOfOwnDisks"
-        Effect   = "Allow"
-        Action   = ["kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:DescribeKey"]
-        Resource = aws_kms_key.emr_disks[0].arn
-      },
-    ]
+    Version   = "2012-10-17"
+    Statement = [local.key_of_emr_disks]
   })
+}
+
+locals {
+  key_of_emr_disks = {
+    Sid      = "KeyOfOwnDisks"
+    Effect   = "Allow"
+    Action   = ["kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:DescribeKey"]
+    Resource = one(aws_kms_key.emr_disks[*].arn)
+  }
 }
 
 resource "aws_emr_security_configuration" "main" {

@@ -31,9 +31,13 @@ locals {
   log_group     = "/skytrain/${var.project}/nodes"
   log_group_arn = "arn:${local.partition}:logs:${var.region}:${local.account_id}:log-group:${local.log_group}"
   node_role_arn = "arn:${local.partition}:iam::${local.account_id}:role/${local.global_name}-node"
-  # EC2 may run machines with these.
+  # Patterns of the roles that each launch creates for its machines (roles_run.tf).
   machine_role_arns = [for kind in ["node", "prepare", "serve"] : "arn:${local.partition}:iam::${local.account_id}:role/${local.global_name}-${kind}"]
   profile_arns      = [for kind in ["node", "prepare", "serve"] : "arn:${local.partition}:iam::${local.account_id}:instance-profile/${local.global_name}-${kind}"]
+  # What launches create. IAM has no regions: the path keeps bases of two regions, and projects, apart.
+  run_path         = "/skytrain/${var.region}/${var.project}/"
+  run_roles_arn    = "arn:${local.partition}:iam::${local.account_id}:role${local.run_path}*"
+  run_profiles_arn = "arn:${local.partition}:iam::${local.account_id}:instance-profile${local.run_path}*"
   # API keys of endpoints.
   endpoint_keys_arn = "arn:${local.partition}:ssm:${var.region}:${local.account_id}:parameter/skytrain/${var.project}/serve/*"
   ec2_arn           = "arn:${local.partition}:ec2:${var.region}:${local.account_id}"

@@ -70,8 +70,16 @@ output "operator_role_arn" {
   value       = aws_iam_role.operator.arn
 }
 
+output "machine_roles" {
+  description = "The roles that `skytrain launch` creates: their path, their boundary, and their policies by kind of machine."
+  value = merge(local.machine_policies, {
+    path     = local.run_path
+    boundary = aws_iam_policy.machines.arn
+  })
+}
+
 output "node_role_arn" {
-  description = "What a machine of a run may do."
+  description = "The pattern of the roles of machines that train."
   value       = aws_iam_role.node.arn
 }
 
@@ -81,22 +89,22 @@ output "viewer_role_arn" {
 }
 
 output "instance_profile_name" {
-  description = "The instance profile of the node role."
+  description = "The instance profile of the pattern for machines that train, with which `doctor` asks."
   value       = aws_iam_instance_profile.node.name
 }
 
 output "prepare_instance_profile_name" {
-  description = "The instance profile of machines that prepare data."
+  description = "The instance profile of the pattern for machines that prepare data."
   value       = aws_iam_instance_profile.prepare.name
 }
 
 output "serve_instance_profile_name" {
-  description = "The instance profile of machines that serve models."
+  description = "The instance profile of the pattern for machines that serve models."
   value       = aws_iam_instance_profile.serve.name
 }
 
 output "prepare_role_arn" {
-  description = "The role of machines and Spark jobs that prepare data."
+  description = "The pattern of the roles of machines and Spark jobs that prepare data."
   value       = aws_iam_role.prepare.arn
 }
 
@@ -148,7 +156,7 @@ output "for_eks" {
       closed_network              = local.closed_network
       security_group_id           = aws_security_group.node.id
       endpoints_security_group_id = try(aws_security_group.endpoints[0].id, "")
-      node_store_policy_arn       = aws_iam_policy.node_store.arn
+      node_store_policy_arn       = aws_iam_policy.shared_store.arn
       operator_store_policy_arn   = aws_iam_policy.operator_store.arn
       exports_policy_arn          = aws_iam_policy.exports.arn
       secrets_policy_arn          = try(aws_iam_policy.node_secrets[0].arn, "")

@@ -72,9 +72,13 @@ resource "aws_iam_role" "viewer" {
   })
 }
 
+# Patterns: every launch creates a role of its own for its machines, with the policies of one of these, the boundary and
+# tags that say whose it is (roles_run.tf). Without those tags these three only read; `doctor` asks with the first one
+# whether a machine could be started.
 resource "aws_iam_role" "node" {
-  name        = "${local.global_name}-node"
-  description = "What a machine of a run of Skytrain project ${var.project} may do."
+  name                 = "${local.global_name}-node"
+  description          = "Pattern of the roles of machines that train, of Skytrain project ${var.project}."
+  permissions_boundary = aws_iam_policy.machines.arn
 
   assume_role_policy = jsonencode({
     Version = "2012-10-17"
@@ -101,8 +105,9 @@ resource "aws_iam_instance_profile" "node" {
 
 # Machines that prepare data: as nodes, and they may write the data, which nodes only read.
 resource "aws_iam_role" "prepare" {
-  name        = "${local.global_name}-prepare"
-  description = "What a machine that prepares data of Skytrain project ${var.project} may do."
+  name                 = "${local.global_name}-prepare"
+  description          = "Pattern of the roles of machines that prepare data, of Skytrain project ${var.project}."
+  permissions_boundary = aws_iam_policy.machines.arn
 
   assume_role_policy = jsonencode({
     Version = "2012-10-17"
@@ -127,10 +132,11 @@ resource "aws_iam_instance_profile" "prepare" {
   role = aws_iam_role.prepare.name
 }
 
-# Machines that serve models: of the store they read exported models and packages, and write the runs of endpoints.
+# Machines that serve models: of the store they read exported models and packages, and write their own run.
 resource "aws_iam_role" "serve" {
-  name        = "${local.global_name}-serve"
-  description = "What a machine that serves a model of Skytrain project ${var.project} may do."
+  name                 = "${local.global_name}-serve"
+  description          = "Pattern of the roles of machines that serve models, of Skytrain project ${var.project}."
+  permissions_boundary = aws_iam_policy.machines.arn
 
   assume_role_policy = jsonencode({
     Version = "2012-10-17"

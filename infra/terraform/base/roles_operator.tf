@@ -1,6 +1,6 @@
 # The operator role: `skytrain launch`, `stop`, `shell`, `gc --delete`, `store copy`. It creates only what carries our
-# tags, ends only what belongs to a run of this project, and passes the roles of machines to nobody but EC2 (and
-# SageMaker and EMR where they are switched on).
+# tags, ends only what belongs to a run of this project, and passes the roles of machines (roles_run.tf) to nobody but EC2
+# (and SageMaker and EMR where they are switched on).
 
 resource "aws_iam_role_policy_attachment" "operator" {
   for_each = merge(
@@ -12,10 +12,10 @@ resource "aws_iam_role_policy_attachment" "operator" {
       stop   = aws_iam_policy.operator_stop.arn
       shell  = aws_iam_policy.operator_shell.arn
       serve  = aws_iam_policy.operator_serve.arn
+      roles  = aws_iam_policy.operator_roles.arn
     },
     var.sagemaker ? { sagemaker = aws_iam_policy.operator_sagemaker[0].arn } : {},
     var.emr ? { emr = aws_iam_policy.operator_emr[0].arn } : {},
-    local.has_secrets ? { secrets = aws_iam_policy.operator_secrets[0].arn } : {},
   )
 
   role       = aws_iam_role.operator.name
@@ -100,7 +100,7 @@ resource "aws_iam_policy" "operator_launch" {
           })
           StringLike                    = { "ec2:InstanceType" = [for family in var.instance_families : "${family}.*"] }
           NumericLessThanEqualsIfExists = { "ec2:MetadataHttpPutResponseHopLimit" = "1" }
-          ArnEquals                     = { "ec2:InstanceProfile" = local.profile_arns }
+          ArnLike                       = { "ec2:InstanceProfile" = concat(local.profile_arns, [local.run_profiles_arn]) }
         })
       },
       {
@@ -349,11 +349,11 @@ resource "aws_iam_policy" "operator_shell" {
 
 resource "aws_iam_policy" "operator_serve" {
   name        = "${local.global_name}-operator-serve"
-  description = "API keys of endpoints, encrypted and with our tags."
+  description = "API keys of endpoints, encrypted and with our tags; that the secrets of jobs exist, and not their values."
 
   policy = jsonencode({
     Version = "2012-10-17"
-    Statement = [
+    Statement = concat([
       {
         Sid       = "ApiKeys"
         Effect    = "Allow"
@@ -375,7 +375,16 @@ resource "aws_iam_policy" "operator_serve" {
         Resource  = aws_kms_key.main.arn
         Condition = local.if_key_used_through_ssm
       },
-    ]
+      ],
+      length(local.secret_arns) == 0 ? [] : [
+        {
+          Sid      = "SecretsExist"
+          Effect   = "Allow"
+          Action   = "secretsmanager:DescribeSecret"
+          Resource = local.secret_arns
+        },
+      ],
+    )
   })
 }
 
@@ -415,7 +424,7 @@ resource "aws_iam_policy" "operator_sagemaker" {
           })
         })
       },
-      { # The check before a launch: SageMaker pulls with the node role.
+      { # The check before a launch: SageMaker pulls with the role of the job.
         Sid      = "SeeAwsImages"
         Effect   = "Allow"
         Action   = "ecr:BatchGetImage"

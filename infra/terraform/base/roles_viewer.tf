@@ -189,6 +189,18 @@ resource "aws_iam_policy" "read_account" {
           [aws_iam_role.operator.arn, aws_iam_role.viewer.arn], local.machine_role_arns, local.profile_arns,
         )
       },
+      { # Names and tags of roles, of which `gc` deletes those of ended runs. AWS lists them for all or for nobody.
+        Sid      = "NamesOfRoles"
+        Effect   = "Allow"
+        Action   = "iam:ListRoles"
+        Resource = "*"
+      },
+      {
+        Sid      = "RolesOfLaunches"
+        Effect   = "Allow"
+        Action   = ["iam:ListAttachedRolePolicies", "iam:ListInstanceProfilesForRole", "iam:ListRoleTags"]
+        Resource = "arn:${local.partition}:iam::${local.account_id}:role/skytrain/*"
+      },
       {
         Sid      = "TheBucketsSettings"
         Effect   = "Allow"

@@ -6,6 +6,10 @@ locals {
   parameter_names = [for each in var.secrets : trimprefix(trimprefix(each, "ssm:"), "/") if startswith(each, "ssm:")]
   has_secrets     = length(var.secrets) > 0
 
+  if_key_used_for_secrets = {
+    StringEquals = { "kms:ViaService" = [for service in ["secretsmanager", "ssm"] : "${service}.${var.region}.amazonaws.com"] }
+  }
+
   # Secrets Manager adds a hyphen and six characters of its own to a name.
   secret_arns    = [for name in local.secret_names : "arn:${local.partition}:secretsmanager:${var.region}:${local.account_id}:secret:${name}-??????"]
   parameter_arns = [for name in local.parameter_names : "arn:${local.partition}:ssm:${var.region}:${local.account_id}:parameter/${name}"]
@@ -33,31 +37,12 @@ resource "aws_iam_policy" "node_secrets" {
         Resource = local.parameter_arns
       }],
       [{ # For secrets that are encrypted with the project's key; AWS's own keys of the two services need no grant.
-        Sid      = "KeyOfSecrets"
-        Effect   = "Allow"
-        Action   = "kms:Decrypt"
-        Resource = aws_kms_key.main.arn
-        Condition = {
-          StringEquals = { "kms:ViaService" = [for service in ["secretsmanager", "ssm"] : "${service}.${var.region}.amazonaws.com"] }
-        }
+        Sid       = "KeyOfSecrets"
+        Effect    = "Allow"
+        Action    = "kms:Decrypt"
+        Resource  = aws_kms_key.main.arn
+        Condition = local.if_key_used_for_secrets
       }],
     )
-  })
-}
-
-resource "aws_iam_policy" "operator_secrets" {
-  count = local.has_secrets ? 1 : 0
-
-  name        = "${local.global_name}-operator-secrets"
-  description = "Sees that the secrets of jobs exist, and not their values."
-
-  policy = jsonencode({
-    Version = "2012-10-17"
-    Statement = [{
-      Sid      = "SecretsExist"
-      Effect   = "Allow"
-      Action   = "secretsmanager:DescribeSecret"
-      Resource = length(local.secret_arns) > 0 ? local.secret_arns : ["arn:${local.partition}:secretsmanager:${var.region}:${local.account_id}:secret:skytrain/${var.project}/*"]
-    }]
   })
 }

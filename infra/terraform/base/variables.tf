@@ -128,8 +128,14 @@ variable "most_machines" {
   }
 }
 
+variable "shared_roles" {
+  description = "Let machines that a version before roles of runs has launched go on: all of them may write all runs."
+  type        = bool
+  default     = false
+}
+
 variable "node_writes" {
-  description = "Folders of the project that machines of runs may write. Those of `launch prepare` also write data."
+  description = "Folders of the project that machines of runs may write: of runs and sweeps their own, of others all. Those of `launch prepare` also write data."
   type        = list(string)
   default     = ["runs", "sweeps"]
 

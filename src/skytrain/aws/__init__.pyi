@@ -72,6 +72,7 @@ from .reservations import CapacityBlock as CapacityBlock, block_options as block
 from .resources import (
     KINDS as KINDS,
     CloudResource as CloudResource,
+    delete_role as delete_role,
     find_groups as find_groups,
     job_runs_of as job_runs_of,
     scale_to_zero as scale_to_zero,

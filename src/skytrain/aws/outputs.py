@@ -27,6 +27,7 @@ SETTINGS = {
     "operator_role_arn": "roles.operator",
     "node_role_arn": "roles.node",
     "viewer_role_arn": "roles.viewer",
+    "machine_roles": "machine_roles",
     "instance_profile_name": "instance_profile",
     "prepare_instance_profile_name": "prepare_profile",
     "serve_instance_profile_name": "serve_profile",

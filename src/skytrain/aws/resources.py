@@ -22,6 +22,7 @@ ABANDONED = timedelta(days=1)  # an upload younger than this may be in progress;
 GROUP_TAG = "aws:autoscaling:groupName"
 MOST_NAMES = 50  # of groups in one question
 KEYS_ROOT = "/skytrain/"  # path of the parameters that contain API keys
+ROLES_ROOT = "/skytrain/"  # path of the roles of launches; their region follows
 IDLE_APPLICATION = ("CREATED", "STOPPED")  # costs nothing
 ACTIVE_JOB = ("SUBMITTED", "PENDING", "SCHEDULED", "RUNNING", "QUEUED")
 # Prefixes of the ARNs that the other kinds find. The tagging API also lists what is being deleted.
@@ -42,6 +43,8 @@ KNOWN_ARNS = (
     "elasticmapreduce:cluster/",
     "emr-serverless:/applications/",
     "fsx:file-system/",
+    "iam:instance-profile/",
+    "iam:role/",
     "logs:log-group:",
     "sagemaker:endpoint/",
     "sagemaker:training-job/",
@@ -371,6 +374,44 @@ def _schedule_tags(session: AwsSession, group: Answer, region: str) -> Any:
 def _parameter_tags(session: AwsSession, parameter: Answer, region: str) -> Any:
     asked = Call("ssm", "ListTagsForResource", {"ResourceType": "Parameter", "ResourceId": parameter["Name"]})
     return session.perform(asked, region).get("TagList")
+
+
+def delete_role(name: str, policies: Iterable[str], profiles: Iterable[str]) -> list[Call]:
+    """Return the requests that delete a role; the role last, by which the rest is found."""
+    calls = []
+    for profile in profiles:
+        named = {"InstanceProfileName": profile}
+        calls.append(Call("iam", "RemoveRoleFromInstanceProfile", {**named, "RoleName": name}))
+        calls.append(Call("iam", "DeleteInstanceProfile", named))
+    calls += [Call("iam", "DetachRolePolicy", {"RoleName": name, "PolicyArn": policy}) for policy in policies]
+    return [*calls, Call("iam", "DeleteRole", {"RoleName": name})]
+
+
+def _find_machine_roles(session: AwsSession, region: str) -> Iterator[CloudResource]:
+    """Yield the roles that launches in this region have created. IAM has no regions: the path says it."""
+    for role in session.items(Call("iam", "ListRoles", {"PathPrefix": f"{ROLES_ROOT}{region}/"}), "Roles", region):
+        named = {"RoleName": role["RoleName"]}
+        tags = read_tags(list(session.items(Call("iam", "ListRoleTags", named), "Tags", region)))
+        if tags is None:
+            continue
+        policies = session.items(Call("iam", "ListAttachedRolePolicies", named), "AttachedPolicies", region)
+        profiles = session.items(Call("iam", "ListInstanceProfilesForRole", named), "InstanceProfiles", region)
+        yield CloudResource(
+            kind="machine role",
+            id=role["RoleName"],
+            region=region,
+            tags=tags,
+            created_at=role.get("CreateDate"),
+            usd_per_hour=0.0,
+            facts={
+                "policies": [each["PolicyArn"] for each in policies],
+                "profiles": [each["InstanceProfileName"] for each in profiles],
+            },
+        )
+
+
+def _delete_machine_role(role: CloudResource) -> list[Call]:
+    return delete_role(role.id, role.facts.get("policies", ()), role.facts.get("profiles", ()))
 
 
 def _tagged(session: AwsSession, region: str, types: str | None = None) -> Iterator[tuple[str, Tags]]:
@@ -742,6 +783,25 @@ _TABLE = (
         delete=delete_by("ssm", "DeleteParameter", "Name"),
         reads=("ssm:DescribeParameters", "ssm:ListTagsForResource"),
         deletes=("ssm:DeleteParameter",),
+    ),
+    ResourceKind(
+        name="machine role",
+        service="iam",
+        order=90,
+        find=_find_machine_roles,
+        delete=_delete_machine_role,
+        reads=(
+            "iam:ListRoles",
+            "iam:ListRoleTags",
+            "iam:ListAttachedRolePolicies",
+            "iam:ListInstanceProfilesForRole",
+        ),
+        deletes=(
+            "iam:RemoveRoleFromInstanceProfile",
+            "iam:DeleteInstanceProfile",
+            "iam:DetachRolePolicy",
+            "iam:DeleteRole",
+        ),
     ),
     ResourceKind(
         name="multipart upload",

@@ -128,6 +128,7 @@ from .schema import (
     Llama3Rope as Llama3Rope,
     LoaderConfig as LoaderConfig,
     LRScheduleConfig as LRScheduleConfig,
+    MachineRolesConfig as MachineRolesConfig,
     MetricsConfig as MetricsConfig,
     ModelConfig as ModelConfig,
     NearDedupConfig as NearDedupConfig,

@@ -95,12 +95,12 @@ def _machine(resource: CloudResource, known: set[str], now: datetime) -> Account
 
 
 def machines_of(config: Config, session: AwsSession, run: str, tell: Callable[[str], None]) -> list[CloudResource]:
-    """Return the Auto Scaling groups, instances and API keys of a run; what could not be asked is told.
+    """Return the Auto Scaling groups, instances, API keys and roles of a run; what could not be asked is told.
 
     They are those that carry its tag, and those of the groups that its launches name: people can remove a tag. A group
     that AWS does not describe now is among them, in the state `UNKNOWN`. Machines of its smoke run belong to it.
     """
-    kinds = [KINDS["Auto Scaling group"], KINDS["instance"], KINDS["API key"]]
+    kinds = [KINDS[name] for name in ("Auto Scaling group", "instance", "API key", "machine role")]
     scan = scan_account(session, kinds=kinds, project=config.cloud.project)
     for problem in scan.problems:
         tell(f"unknown: {problem.kind} in {problem.region}: {problem.problem}")

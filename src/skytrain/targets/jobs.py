@@ -82,13 +82,13 @@ def group_name(project: str, run: str, launch: str, number: int) -> str:
 
 
 def job_config(config: Config, job: JobKind) -> Config:
-    """Return the configuration of the launch: machines that prepare data or serve have roles of their own."""
+    """Return the configuration of the launch. In an older base machines share a role; three kinds have one each."""
     cloud = config.cloud
     profiles = {
         "prepare": ("prepare_profile", cloud.prepare_profile, "prepare data"),
         "serve": ("serve_profile", cloud.serve_profile, "serve models"),
     }
-    if job not in profiles:
+    if job not in profiles or cloud.machine_roles.boundary is not None:  # a launch creates a role of its own
         return config
     setting, profile, what = profiles[job]
     if profile is None:

@@ -34,7 +34,9 @@ from .run_status import FINISHING, LAUNCHED, PREPARING, SERVING, TUNING, find_st
 
 POLL_SECONDS = 2.0
 LIVE = ("running", "starting")
-API_KEY = "API key"  # the kind of resource
+# kinds of resources
+API_KEY = "API key"
+ROLE = "machine role"
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,11 @@ def stop_calls(machines: Sequence[CloudResource]) -> list[tuple[str, Call]]:
             calls.append((each.region, Call("ec2", "TerminateInstances", {"InstanceIds": [each.id]})))
     for key in (each for each in machines if each.kind == API_KEY):
         calls += [(key.region, call) for call in KINDS[API_KEY].delete(key)]
+    if not any(
+        each.kind == "instance" for each in machines
+    ):  # their last lines of the log need it; `gc` deletes it then
+        for role in (each for each in machines if each.kind == ROLE):
+            calls += [(role.region, call) for call in KINDS[ROLE].delete(role)]
     return calls
 
 

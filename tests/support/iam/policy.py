@@ -37,12 +37,17 @@ class Caller:
 
     arn: str = ""
     service: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)  # of the role
+    boundary: Policy | None = None  # the role's permissions boundary
+    vpc: str = ""  # where EC2 gave the role's credentials to a machine
 
     @property
     def context(self) -> dict[str, str]:
         if not self.arn:
             return {}
-        return {"aws:PrincipalArn": self.arn, "aws:PrincipalAccount": self.arn.split(":")[4]}
+        tags = {f"aws:PrincipalTag/{key}": value for key, value in self.tags.items()}
+        given = {"aws:Ec2InstanceSourceVpc": self.vpc} if self.vpc else {}
+        return {"aws:PrincipalArn": self.arn, "aws:PrincipalAccount": self.arn.split(":")[4], **tags, **given}
 
 
 def decide(
@@ -51,6 +56,12 @@ def decide(
     """Decide a request within one account."""
     asked = Authorization(asked.action, asked.resource, {**caller.context, **asked.context})
     own = [statement for policy in identity for statement in _applying(policy, asked)]
+    if caller.boundary is not None:
+        bound = [each["Effect"] for each in _applying(caller.boundary, asked)]
+        if "Deny" in bound:
+            return Decision.DENIED
+        if "Allow" not in bound:
+            return Decision.NOT_ALLOWED
     theirs = list(_applying(resource_policy, asked)) if resource_policy else []
     direct = [each for each in theirs if _names(each, caller)]
     if any(each["Effect"] == "Deny" for each in [*own, *direct]):

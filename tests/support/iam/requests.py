@@ -26,9 +26,15 @@ class Account:
     tags: Mapping[str, Tags] = field(default_factory=dict)
     image_owners: Mapping[str, str] = field(default_factory=dict)
     templates: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    iam_paths: Mapping[str, str] = field(default_factory=dict)  # of roles and profiles that do not lie directly below /
+    boundaries: Mapping[str, str] = field(default_factory=dict)  # of roles, by name
 
     def arn(self, service: str, resource: str, region: str | None = None) -> str:
         return f"arn:aws:{service}:{self.region if region is None else region}:{self.number}:{resource}"
+
+    def iam(self, kind: str, name: str) -> str:
+        """The ARN of a role or an instance profile. IAM knows the path only of what exists."""
+        return f"arn:aws:iam::{self.number}:{kind}{self.iam_paths.get(name, '/')}{name}"
 
     def existing(self, action: str, arn: str, **more: str) -> Authorization:
         """A permission on something that exists, with its tags."""
@@ -146,8 +152,9 @@ def _launch(data: Mapping[str, Any], account: Account, action: str) -> Iterator[
     if "HttpPutResponseHopLimit" in metadata:
         context["ec2:MetadataHttpPutResponseHopLimit"] = str(metadata["HttpPutResponseHopLimit"])
     if profile:
-        context["ec2:InstanceProfile"] = account.arn("iam", f"instance-profile/{profile}", region="")
-        yield Authorization("iam:PassRole", account.node_role, {"iam:PassedToService": "ec2.amazonaws.com"})
+        context["ec2:InstanceProfile"] = account.iam("instance-profile", profile)
+        role = account.iam("role", profile) if profile in account.iam_paths else account.node_role
+        yield Authorization("iam:PassRole", role, {"iam:PassedToService": "ec2.amazonaws.com"})
     yield Authorization(run, account.arn("ec2", "instance/*"), {**context, **_requested(tags.get("instance", {}))})
     for mapping in data.get("BlockDeviceMappings", []):
         encrypted = str(mapping["Ebs"].get("Encrypted", False)).lower()
@@ -343,7 +350,7 @@ def _cluster(call: Call, account: Account) -> Iterator[Authorization]:
     if tags:
         yield Authorization("elasticmapreduce:AddTags", arn, tags)
     yield Authorization("iam:PassRole", asked["ServiceRole"], {"iam:PassedToService": "elasticmapreduce.amazonaws.com"})
-    profile = account.arn("iam", f"role/{asked['JobFlowRole']}", region="")
+    profile = account.iam("role", asked["JobFlowRole"])
     yield Authorization("iam:PassRole", profile, {"iam:PassedToService": "ec2.amazonaws.com"})
 
 
@@ -353,12 +360,35 @@ def _tag_application(call: Call, account: Account) -> Iterator[Authorization]:
 
 
 def _role(call: Call, account: Account) -> Iterator[Authorization]:
-    yield Authorization(call.action, account.arn("iam", f"role/{call.parameters['RoleName']}", region=""))
+    name = call.parameters["RoleName"]
+    more = {"iam:PolicyARN": call.parameters["PolicyArn"]} if "PolicyArn" in call.parameters else {}
+    if name in account.boundaries:
+        more["iam:PermissionsBoundary"] = account.boundaries[name]
+    given = _requested(_pairs(call.parameters.get("Tags", [])))
+    found = account.existing(call.action, account.iam("role", name), **more)
+    yield Authorization(found.action, found.resource, {**found.context, **given})
+
+
+def _create_role(call: Call, account: Account) -> Iterator[Authorization]:
+    asked = call.parameters
+    arn = f"arn:aws:iam::{account.number}:role{asked.get('Path', '/')}{asked['RoleName']}"
+    given = _requested(_pairs(asked.get("Tags", [])))
+    bound = {"iam:PermissionsBoundary": asked["PermissionsBoundary"]} if "PermissionsBoundary" in asked else {}
+    yield Authorization(call.action, arn, {**given, **bound})
+    if given:
+        yield Authorization("iam:TagRole", arn, given)
 
 
 def _profile(call: Call, account: Account) -> Iterator[Authorization]:
-    name = call.parameters["InstanceProfileName"]
-    yield Authorization(call.action, account.arn("iam", f"instance-profile/{name}", region=""))
+    asked = call.parameters
+    name = asked["InstanceProfileName"]
+    arn = account.iam("instance-profile", name)
+    if "Path" in asked:
+        arn = f"arn:aws:iam::{account.number}:instance-profile{asked['Path']}{name}"
+    yield Authorization(call.action, arn)
+    if call.operation == "AddRoleToInstanceProfile":
+        role = account.iam("role", asked["RoleName"])
+        yield Authorization("iam:PassRole", role, {"iam:PassedToService": "ec2.amazonaws.com"})
 
 
 _SPECIAL = {
@@ -385,8 +415,13 @@ _SPECIAL = {
     ("kms", "Decrypt"): _key,
     ("iam", "CreateServiceLinkedRole"): _service_linked_role,
     ("iam", "GetRole"): _role,
-    ("iam", "AttachRolePolicy"): _role,
     ("iam", "GetInstanceProfile"): _profile,
+    ("iam", "CreateRole"): _create_role,
+    **{("iam", name): _role for name in ("AttachRolePolicy", "DetachRolePolicy", "DeleteRole", "TagRole", "UntagRole")},
+    **{("iam", name): _role for name in ("PutRolePolicy", "UpdateAssumeRolePolicy", "DeleteRolePermissionsBoundary")},
+    **{("iam", name): _role for name in ("ListRoleTags", "ListAttachedRolePolicies", "ListInstanceProfilesForRole")},
+    **{("iam", name): _profile for name in ("CreateInstanceProfile", "DeleteInstanceProfile")},
+    **{("iam", name): _profile for name in ("AddRoleToInstanceProfile", "RemoveRoleFromInstanceProfile")},
 }
 
 

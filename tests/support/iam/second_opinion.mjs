@@ -1,11 +1,12 @@
 // Decides requests with @cloud-copilot/iam-simulate, which knows AWS's service authorization reference: it rejects
 // unknown actions and resources, and ignores condition keys that an action does not support.
-// stdin: [{principal, action, resource, context, policies, resourcePolicy}]; stdout: [{decision, ignored, error}]
+// stdin: {account, policies, boundaries, resourcePolicies, requests: [{role, principal, action, resource, context,
+// resourcePolicy}]}; stdout: [{decision, ignored, error}]
 import { runSimulation } from '@cloud-copilot/iam-simulate'
 
 let text = ''
 for await (const part of process.stdin) text += part
-const { account, policies, resourcePolicies, requests } = JSON.parse(text)
+const { account, policies, boundaries, resourcePolicies, requests } = JSON.parse(text)
 const everything = { Version: '2012-10-17', Statement: [{ Effect: 'Allow', Action: '*', Resource: '*' }] }
 const answers = []
 for (const asked of requests) {
@@ -14,6 +15,7 @@ for (const asked of requests) {
       identityPolicies: policies[asked.role].map((policy, index) => ({ name: `policy${index}`, policy })),
       serviceControlPolicies: [{ orgIdentifier: 'o-1', policies: [{ name: 'all', policy: everything }] }],
       resourceControlPolicies: [],
+      permissionBoundaryPolicies: boundaries[asked.role] ? [{ name: 'boundary', policy: boundaries[asked.role] }] : undefined,
       resourcePolicy: asked.resourcePolicy ? resourcePolicies[asked.resourcePolicy] : undefined,
       request: {
         action: asked.action,

@@ -135,7 +135,7 @@ run "default" {
         aws_iam_policy.node_store, aws_iam_policy.node_machine, aws_iam_policy.read_account, aws_iam_policy.viewer_store,
         aws_iam_policy.operator_store, aws_iam_policy.operator_launch, aws_iam_policy.operator_groups,
         aws_iam_policy.operator_stop, aws_iam_policy.operator_shell, aws_iam_policy.operator_serve, aws_iam_policy.serve_store,
-        aws_iam_policy.serve_machine, aws_iam_policy.viewer_limits,
+        aws_iam_policy.serve_machine, aws_iam_policy.viewer_limits, aws_iam_policy.operator_roles,
         ] : [
         for each in jsondecode(policy.policy).Statement : [
           for action in flatten([each.Action]) : !endswith(action, ":*") && action != "*"
@@ -151,7 +151,7 @@ run "default" {
         aws_iam_policy.node_store, aws_iam_policy.node_machine, aws_iam_policy.read_account, aws_iam_policy.viewer_store,
         aws_iam_policy.operator_store, aws_iam_policy.operator_launch, aws_iam_policy.operator_groups,
         aws_iam_policy.operator_stop, aws_iam_policy.operator_shell, aws_iam_policy.operator_serve, aws_iam_policy.serve_store,
-        aws_iam_policy.serve_machine, aws_iam_policy.viewer_limits,
+        aws_iam_policy.serve_machine, aws_iam_policy.viewer_limits, aws_iam_policy.operator_roles, aws_iam_policy.machines,
       ] : length(policy.policy) <= 6144
     ]))
     error_message = "AWS refuses a managed policy of more than 6144 characters."
@@ -179,6 +179,32 @@ run "default" {
 
   assert {
     condition = alltrue([
+      for each in jsondecode(aws_iam_policy.operator_roles.policy).Statement :
+      each.Condition.StringEquals["iam:PermissionsBoundary"] == aws_iam_policy.machines.arn
+      if contains(flatten([each.Action]), "iam:CreateRole") || contains(flatten([each.Action]), "iam:AttachRolePolicy")
+    ])
+    error_message = "A role that an operator creates must have the boundary."
+  }
+
+  assert {
+    condition = alltrue([
+      for each in jsondecode(aws_iam_policy.operator_roles.policy).Statement : startswith(
+        trimprefix(trimprefix(each.Resource, "arn:aws:iam::123456789012:role"), "arn:aws:iam::123456789012:instance-profile"),
+        "/skytrain/us-east-2/demo/"
+      )
+    ])
+    error_message = "Roles of launches lie below the path of their region and project."
+  }
+
+  assert {
+    condition = alltrue([
+      for role in [aws_iam_role.node, aws_iam_role.prepare, aws_iam_role.serve] : role.permissions_boundary == aws_iam_policy.machines.arn
+    ])
+    error_message = "The patterns must have the boundary too."
+  }
+
+  assert {
+    condition = alltrue([
       for each in concat(
         jsondecode(aws_iam_policy.node_store.policy).Statement,
         jsondecode(aws_iam_policy.node_machine.policy).Statement,
@@ -200,7 +226,8 @@ run "default" {
     condition = alltrue([
       for each in jsondecode(aws_iam_policy.serve_store.policy).Statement :
       toset(each.Resource) == toset([
-        for folder in ["exports/", "bundles/", "launches/serve-", "runs/serve-"] : "arn:aws:s3:::skytrain-demo-123456789012-us-east-2/demo/${folder}*"
+        for folder in ["exports/", "bundles/", "launches/$${aws:PrincipalTag/skytrain:run}/", "runs/$${aws:PrincipalTag/skytrain:run}/"] :
+        "arn:aws:s3:::skytrain-demo-123456789012-us-east-2/demo/${folder}*"
       ]) if each.Action == "s3:GetObject"
     ])
     error_message = "A machine that serves reads exported models, packages and its own runs, and nothing else."
@@ -293,9 +320,17 @@ run "everything" {
 
   assert {
     condition = alltrue([
-      for policy in [aws_iam_policy.operator_sagemaker[0], aws_iam_policy.operator_emr[0], aws_iam_policy.node_sagemaker[0], aws_iam_policy.emr_service[0]] :
+      for policy in [
+        aws_iam_policy.operator_sagemaker[0], aws_iam_policy.operator_emr[0], aws_iam_policy.node_sagemaker[0],
+        aws_iam_policy.emr_service[0], aws_iam_policy.operator_roles, aws_iam_policy.machines,
+      ] :
       length(policy.policy) <= 6144
     ])
     error_message = "AWS refuses a managed policy of more than 6144 characters."
+  }
+
+  assert {
+    condition     = length(aws_iam_role_policy_attachment.operator) <= 10
+    error_message = "AWS attaches at most 10 policies to a role, unless it is asked for more."
   }
 }

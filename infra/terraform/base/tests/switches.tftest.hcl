@@ -193,7 +193,9 @@ run "secrets_of_jobs" {
 
   assert {
     condition = alltrue([
-      for each in jsondecode(aws_iam_policy.operator_secrets[0].policy).Statement : each.Action == "secretsmanager:DescribeSecret"
+      for each in jsondecode(aws_iam_policy.operator_serve.policy).Statement :
+      each.Action == "secretsmanager:DescribeSecret" && each.Resource == ["arn:aws:secretsmanager:us-east-2:123456789012:secret:skytrain/hf-??????"]
+      if anytrue([for action in flatten([each.Action]) : startswith(action, "secretsmanager:")])
     ])
     error_message = "The operator sees that secrets exist, and not their values."
   }
@@ -212,4 +214,26 @@ run "secrets_have_whole_names" {
   }
 
   expect_failures = [var.secrets]
+}
+
+run "machines_of_a_version_before_go_on" {
+  command = apply
+
+  variables {
+    shared_roles = true
+  }
+
+  assert {
+    condition = (
+      aws_iam_role_policy_attachment.node["shared-machine"].policy_arn == aws_iam_policy.shared_machine[0].arn &&
+      aws_iam_role_policy_attachment.prepare["shared-store"].policy_arn == aws_iam_policy.shared_store.arn &&
+      aws_iam_role_policy_attachment.serve["shared"].policy_arn == aws_iam_policy.shared_serve[0].arn
+    )
+    error_message = "With shared_roles, machines that share a role write the runs of the project."
+  }
+
+  assert {
+    condition     = !contains(flatten(values(output.machine_roles)), aws_iam_policy.shared_store.arn)
+    error_message = "No launch attaches what is shared."
+  }
 }

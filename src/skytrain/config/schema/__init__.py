@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from .cloud import CloudConfig, RolesConfig, SubnetsConfig
+from .cloud import CloudConfig, MachineRolesConfig, RolesConfig, SubnetsConfig
 from .data import DataConfig, NearDedupConfig, SourceConfig, SparkConfig
 from .declare import DATA, EXECUTION, NUMBERS, RESULT, WEIGHTS, Decides, Declared, declared, setting, settings
 from .eks import EksConfig
@@ -91,6 +91,7 @@ __all__ = [
     "LinearRope",
     "Llama3Rope",
     "LoaderConfig",
+    "MachineRolesConfig",
     "MetricsConfig",
     "MixturePhase",
     "ModelConfig",

@@ -33,6 +33,21 @@ class RolesConfig:
 
 
 @settings
+class MachineRolesConfig:
+    """The roles that `launch` creates, one for each launch: what the base says about them."""
+
+    path: str | None = setting(EXECUTION, "Path of the roles and their instance profiles in IAM.")
+    boundary: str | None = setting(
+        EXECUTION, "ARN of their permissions boundary; null: machines of all runs share the roles of the base."
+    )
+    node: list[str] = setting(EXECUTION, "ARNs of the policies of machines that train.")
+    prepare: list[str] = setting(EXECUTION, "Those of machines that prepare data.")
+    serve: list[str] = setting(EXECUTION, "Those of machines that serve models.")
+    sagemaker: list[str] = setting(EXECUTION, "Those that a training job of SageMaker has besides.")
+    vault: list[str] = setting(EXECUTION, "Those that machines have besides whose launch names `cloud.secrets`.")
+
+
+@settings
 class CloudConfig:
     """The AWS account that machines are rented in; cloud=aws is the file that `skytrain cloud init` writes."""
 
@@ -49,7 +64,12 @@ class CloudConfig:
     closed_network: bool = setting(EXECUTION, "Machines reach nothing but AWS: VPC endpoints and no NAT.")
     security_group: str | None = setting(EXECUTION, "Security group of the machines, open only to itself.")
     roles: RolesConfig
-    instance_profile: str | None = setting(EXECUTION, "Instance profile that carries the node role.")
+    machine_roles: MachineRolesConfig
+    instance_profile: str | None = setting(
+        EXECUTION,
+        "Instance profile of the pattern for machines that train, with which `doctor` asks; of all machines that train "
+        "where machine_roles.boundary is null.",
+    )
     instance_families: list[str] = setting(EXECUTION, "Families that the operator may start; empty: not known.")
     log_groups: dict[str, str] = setting(EXECUTION, "CloudWatch log groups by purpose.")
     target: str | None = setting(

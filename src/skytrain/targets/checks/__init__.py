@@ -58,7 +58,7 @@ CHECKS: tuple[Check, ...] = (
         needs=KNOWN,
         actions=("secretsmanager:DescribeSecret", "ssm:DescribeParameters"),
     ),
-    Check("bucket", store.bucket, AWS, needs=("credentials", "store"), actions=("s3:ListBucket",)),
+    Check("bucket", store.bucket, AWS, needs=("credentials", "store"), actions=("s3:GetBucketLocation",)),
     Check("encryption", store.encryption, AWS, needs=("credentials", "store"), actions=("s3:GetObject",)),
     Check("plan", offer.plan, AWS),
     Check("capacity block", offer.capacity_block, AWS, needs=KNOWN, actions=("ec2:DescribeCapacityReservations",)),

@@ -69,8 +69,14 @@ def roles(preflight: Preflight) -> str:
         raise NotChecked("cloud.instance_profile is not set; skytrain cloud init sets it")
     given = {"operator": cloud.roles.operator, "node": cloud.roles.node, "viewer": cloud.roles.viewer}
     names = {kind: arn.rpartition("/")[2] for kind, arn in given.items() if arn}
-    for name in names.values():
-        session.perform(Call("iam", "GetRole", {"RoleName": name}))
+    for kind, name in names.items():
+        role = session.perform(Call("iam", "GetRole", {"RoleName": name}))["Role"]
+        if kind == "node" and role.get("PermissionsBoundary") and cloud.machine_roles.boundary is None:
+            raise Failed(
+                "the base gives each launch a role of its own, and the settings of cloud=aws do not name its policies: "
+                "machines could write nothing",
+                "skytrain cloud init --force",
+            )
     profile = session.perform(Call("iam", "GetInstanceProfile", {"InstanceProfileName": cloud.instance_profile}))
     carried = [role["RoleName"] for role in profile["InstanceProfile"]["Roles"]]
     if "node" in names and carried != [names["node"]]:
@@ -78,7 +84,12 @@ def roles(preflight: Preflight) -> str:
             f"the instance profile {cloud.instance_profile} carries {', '.join(carried) or 'no role'}, not {names['node']}",
             APPLY,
         )
-    return f"{', '.join(names.values())}; machines get {', '.join(carried)}"
+    if cloud.machine_roles.boundary is not None:
+        return f"{', '.join(names.values())}; each launch gets a role below {cloud.machine_roles.path}"
+    return (
+        f"{', '.join(names.values())}; machines of all runs share {', '.join(carried)}: to keep runs apart, apply "
+        "infra/terraform/base of this version, then: skytrain cloud init --force"
+    )
 
 
 def service_roles(preflight: Preflight) -> str:

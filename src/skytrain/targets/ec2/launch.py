@@ -81,6 +81,7 @@ from ..limits import (
     count_launches,
     seconds_affordable,
 )
+from ..machine_roles import MachineRole, machine_role, perform_with_role
 from ..plans import PlannedJob, Trials, compose_plan, plan_file, plan_run
 from ..wheels import PLATFORMS, UBUNTU_PLATFORMS, ImagePython
 from .boot import BootScript
@@ -107,14 +108,29 @@ class PreparedLaunch:
     contents: BundleContents
     bundle: Bundle
     groups: tuple[GroupSpec, ...] = ()
+    role: MachineRole | None = None  # None: machines share the role of an older base
     first: PreparedLaunch | None = None  # a smoke run or a stage; this one waits for it
     budget_usd: float | None = None
 
     @property
     def calls(self) -> list[Call]:
         """All requests, in order: groups that wait are there before those that they wait for."""
+        role = self.role.calls if self.role else []
         own = launch_calls(self.groups, waits=self.record.after is not None)
-        return [*own, *(self.first.calls if self.first else [])]
+        return [*role, *own, *(self.first.calls if self.first else [])]
+
+    @property
+    def runs(self) -> list[str]:
+        """The runs of the launch and of all that it waits for: their machines start, end and count each other."""
+        return [*(self.first.runs if self.first else []), self.run]
+
+    def joined(self, runs: Sequence[str]) -> PreparedLaunch:
+        """Return the launch with roles that also write these runs."""
+        role = self.role
+        if role is not None:
+            others = dict.fromkeys([*role.joined, *(run for run in runs if run != self.run)])
+            role = replace(role, joined=tuple(others))
+        return replace(self, role=role, first=self.first.joined(runs) if self.first else None)
 
     def given(self, files: Mapping[str, bytes]) -> PreparedLaunch:
         """Return the launch with the hashes of what its machines are given, which they check before they unpack it."""
@@ -145,7 +161,8 @@ def prepare_launch(
     preflight = _checked(job, preflight, tell)
     if smoke is None:
         return _assembled(job, preflight)
-    return _waiting(job, preflight, _assembled(smoke, preflight))
+    whole = _waiting(job, preflight, _assembled(smoke, preflight))
+    return whole.joined(whole.runs)
 
 
 def prepare_stages(jobs: Sequence[PlannedJob], tell: Callable[[Finding], None]) -> PreparedLaunch:
@@ -159,7 +176,7 @@ def prepare_stages(jobs: Sequence[PlannedJob], tell: Callable[[Finding], None]) 
         preflight = _checked(job, Preflight(job.composed.config, job.plan), tell if stage is None else quiet)
         stage = _assembled(job, preflight) if stage is None else _waiting(job, preflight, stage)
     assert stage is not None
-    return stage
+    return stage.joined(stage.runs)
 
 
 def quiet(finding: Finding) -> None:
@@ -225,6 +242,18 @@ def _assembled(
     bundle = bundle_of(contents)
     record = _record(job.composed, current, preflight, LaunchId(run, next_launch(earlier)))
     record = replace(record, bundle=bundle.key, after=after)
+    assert config.cloud.project is not None
+    tags = Tags(config.cloud.project, config.cloud.owner or session.identity.name, run, record.over_at)
+    role = machine_role(
+        config.cloud,
+        kind,
+        record.id,
+        tags,
+        joined=[run_name(config)] if kind == "finish" else [],
+        sweep=sweep_name(config) if kind == "tune" else None,
+    )
+    if role is not None:
+        config = replace(config, cloud=replace(config.cloud, instance_profile=role.name))
     draft = PreparedLaunch(
         run=run,
         plan=current,
@@ -233,12 +262,15 @@ def _assembled(
         store=store,
         contents=contents,
         bundle=bundle,
+        role=role,
         budget_usd=config.budget.usd,
     )
-    groups = [_group(config, draft, number, image, job) for number in range(len(current.offers))]
-    for call in launch_calls(groups):
+    prepared = replace(
+        draft, groups=tuple(_group(config, draft, number, image, job) for number in range(len(current.offers)))
+    )
+    for call in prepared.calls:
         call.body()  # what cannot be requested is refused now, and not after the question and the upload
-    return replace(draft, groups=tuple(groups))
+    return prepared
 
 
 def _within_budget(plan: Plan, config: Config, store: Store, run: str, waits_seconds: float) -> Plan:
@@ -285,13 +317,14 @@ def _steps(prepared: PreparedLaunch, files: Mapping[str, bytes], reporter: Repor
     def create(advance: Advance) -> None:
         given = prepared.given(files)  # now that the bundle is in the store
         for call in given.calls:
-            advance()
-            session.perform(call)
+            perform_with_role(session, call, advance)
 
     def remove(error: BaseException) -> None:
         """Remove what was created. With a group that is left it still counts as a launch that has machines."""
         calls = [(session.region, call) for call in removal_calls(record)]
         left = [call for _, call in remove_all(session, calls, reporter.note) if call.operation == DELETE_GROUP]
+        if prepared.role is not None and not left:
+            prepared.role.remove(session, reporter.note)
         if left:
             names = {call.parameters["AutoScalingGroupName"] for call in left}
             kept = replace(record, groups=[group for group in record.groups if group.name in names])

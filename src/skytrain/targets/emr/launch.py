@@ -23,6 +23,7 @@ from ..checks import Finding, Preflight, require
 from ..jobs import job_extras, job_name, launch_record, prepare_work
 from ..lifecycle import Advance, LaunchSteps, run_launch
 from ..limits import ask_account, check_alone
+from ..machine_roles import EC2, MachineRole, machine_role, perform_with_role
 from ..wheels import PLATFORMS, ImagePython
 from .checks import spark_job_checks
 from .costs import cluster_offer, cluster_price, serverless_offer, serverless_usd_per_hour
@@ -57,6 +58,7 @@ class EmrLaunch:
     contents: BundleContents
     environment: PackedEnvironment
     job: EmrJobSpec
+    role: MachineRole | None  # None: that of an older base
     subnet: str  # of a cluster
     estimate: PreparationOption
     usd_per_hour: float  # with all executors or nodes
@@ -67,15 +69,16 @@ class EmrLaunch:
         return self.record.target == SERVERLESS
 
     def calls(self, files: Mapping[str, bytes]) -> list[Call]:
-        """Return the requests in order. The second of EMR Serverless names the application that the first creates."""
+        """Return the requests in order. The last of EMR Serverless names the application that the one before creates."""
+        role = self.role.calls if self.role else []
         if self.serverless:
-            return serverless_calls(self.job)
+            return [*role, *serverless_calls(self.job)]
         url = self.store.url(inputs_folder(self.run, self.record.id))
         given = (
             packed_sha256(self.store, self.environment),
             hashlib.sha256(_inputs(self, files)[FILES]).hexdigest(),
         )
-        return [cluster_call(self.job, self.subnet, f"{url}/{SCRIPT}", f"{url}/{FILES}", given)]
+        return [*role, cluster_call(self.job, self.subnet, f"{url}/{SCRIPT}", f"{url}/{FILES}", given)]
 
     @property
     def most_usd(self) -> float:
@@ -118,17 +121,20 @@ def start_emr_launch(launch: EmrLaunch, files: Mapping[str, bytes], reporter: Re
 
     def create(advance: Advance) -> None:
         if launch.serverless:
-            application = launch.session.perform(create_application(launch.job))["applicationId"]
-            advance()
-            launch.session.perform(start_job_run(launch.job, application))
+            calls = [*(launch.role.calls if launch.role else []), create_application(launch.job)]
         else:
-            launch.session.perform(launch.calls(files)[0])
+            calls = launch.calls(files)
+        answers = [perform_with_role(launch.session, call, advance) for call in calls]
+        if launch.serverless:
+            perform_with_role(launch.session, start_job_run(launch.job, answers[-1]["applicationId"]), advance)
 
     def remove(error: BaseException) -> None:
         """Stop the job if it was started after all: the answer may have been lost."""
         for job in emr_jobs_of(launch.session, [launch.record]):
             if not job.has_ended:
                 launch.session.perform(stop_emr_job(job))
+        if launch.role is not None:
+            launch.role.remove(launch.session, reporter.note)
 
     steps = LaunchSteps(
         store=launch.store,
@@ -212,6 +218,11 @@ def _assembled(composed: Composed, preflight: Preflight, documents: float | None
         timeout_seconds=timeout,
         executors=executors,
     )
+    service = "emr-serverless.amazonaws.com" if target == SERVERLESS else EC2
+    role = machine_role(config.cloud, "prepare", number, job.own_tags, service=service)
+    if role is not None:
+        own = replace(config.cloud, prepare_profile=role.name, roles=replace(config.cloud.roles, prepare=role.arn))
+        job = replace(job, cloud=own)
     record = _record(composed, job, usd, session)
     record = replace(record, bundle=environment.key)
     assert store.url(emr_log_folder(record)) + "/" == places.logs
@@ -224,6 +235,7 @@ def _assembled(composed: Composed, preflight: Preflight, documents: float | None
         contents=contents,
         environment=environment,
         job=job,
+        role=role,
         subnet=subnet,
         estimate=estimate,
         usd_per_hour=usd,

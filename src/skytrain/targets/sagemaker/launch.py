@@ -16,6 +16,7 @@ from ..checks import Finding, Preflight, require
 from ..jobs import job_extras, launch_record, node_command, scheduler_job_name
 from ..lifecycle import Advance, LaunchSteps, run_launch
 from ..limits import ask_account, check_alone, check_place, check_same, seconds_affordable
+from ..machine_roles import MachineRole, machine_role, perform_with_role
 from ..plans import PlannedJob, plan_file
 from ..wheels import PLATFORMS, ImagePython
 from .checks import training_job_checks
@@ -38,6 +39,7 @@ class SageMakerLaunch:
     bundle: Bundle
     script: StartScript
     job: SageMakerJobSpec
+    role: MachineRole | None  # None: yours, or that of an older base
     usd_per_hour_each: float  # of one machine
 
     def given(self, files: Mapping[str, bytes]) -> SageMakerLaunch:
@@ -51,8 +53,9 @@ class SageMakerLaunch:
         return replace(self, script=script, job=replace(self.job, script_sha256=script_sha256))
 
     @property
-    def call(self) -> Call:
-        return self.job.request()
+    def calls(self) -> list[Call]:
+        """The requests in order."""
+        return [*(self.role.calls if self.role else []), self.job.request()]
 
     @property
     def usd_per_hour(self) -> float:
@@ -90,13 +93,17 @@ def start_sagemaker_launch(launch: SageMakerLaunch, files: Mapping[str, bytes], 
     def create(advance: Advance) -> object:
         given = launch.given(files)  # now that the bundle is in the store
         launch.store.write(f"{inputs_folder(launch.run, launch.record.id)}/{ENTRY}", given.script.render().encode())
-        return launch.session.perform(given.call)
+        for call in given.calls:
+            perform_with_role(launch.session, call, advance)
+        return None
 
     def remove(error: BaseException) -> None:
         """Stop the job if it was created after all: the answer may have been lost."""
         for job in jobs_of(launch.session, [launch.record]):
             if not job.has_ended:
                 launch.session.perform(stop_job(job.name))
+        if launch.role is not None:
+            launch.role.remove(launch.session, reporter.note)
 
     steps = LaunchSteps(
         store=launch.store,
@@ -169,6 +176,12 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
     most = seconds_affordable(config, store, run, usd * job.offer.nodes)
     offer = replace(job.offer, kill_after_seconds=min(job.offer.kill_after_seconds, most))
     job = replace(job, offer=offer)
+    role = None
+    if wanted.role is None:
+        own = replace(tags, expires_at=job.kill_at)
+        role = machine_role(config.cloud, "train", number, own, service="sagemaker.amazonaws.com")
+    if role is not None:
+        job = replace(job, cloud=replace(job.cloud, roles=replace(job.cloud.roles, node=role.arn)))
     kill_at = timestamp(job.kill_at)
     group = LaunchedGroup(
         name=job.name,
@@ -205,6 +218,7 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
         bundle=bundle,
         script=script,
         job=job,
+        role=role,
         usd_per_hour_each=usd,
     )
 

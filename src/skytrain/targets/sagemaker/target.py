@@ -128,7 +128,7 @@ class SageMakerLauncher(LaunchTarget):
         return ReadyJob(
             name=launch.run,
             config=composed.config,
-            requests=render_calls([launch.given(request.files()).call]),
+            requests=render_calls(launch.given(request.files()).calls),
             summary=_summary(launch),
             start=start,
             session=launch.session,

@@ -146,8 +146,8 @@ override_resource {
 }
 
 override_resource {
-  target = aws_iam_policy.operator_secrets
-  values = { arn = "arn:aws:iam::123456789012:policy/operator_secrets" }
+  target = aws_iam_policy.operator_roles
+  values = { arn = "arn:aws:iam::123456789012:policy/operator_roles" }
 }
 
 override_resource {
@@ -173,4 +173,24 @@ override_resource {
 override_resource {
   target = aws_iam_policy.prepare_emr_disks
   values = { arn = "arn:aws:iam::123456789012:policy/prepare_emr_disks" }
+}
+
+override_resource {
+  target = aws_iam_policy.machines
+  values = { arn = "arn:aws:iam::123456789012:policy/machines" }
+}
+
+override_resource {
+  target = aws_iam_policy.shared_store
+  values = { arn = "arn:aws:iam::123456789012:policy/shared_store" }
+}
+
+override_resource {
+  target = aws_iam_policy.shared_machine
+  values = { arn = "arn:aws:iam::123456789012:policy/shared_machine" }
+}
+
+override_resource {
+  target = aws_iam_policy.shared_serve
+  values = { arn = "arn:aws:iam::123456789012:policy/shared_serve" }
 }
