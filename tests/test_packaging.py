@@ -58,7 +58,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
             shutil.copyfile(ROOT / name, target)
     script = (
         "import setuptools.build_meta as b; import sys\n"
-        "print(b.build_wheel(sys.argv[1])); print(b.build_sdist(sys.argv[1]))"
+        "out = sys.argv[1]\n"  # setuptools changes sys.argv
+        "print(b.build_wheel(out)); print(b.build_sdist(out))"
     )
     run(sys.executable, "-c", script, str(folder), cwd=folder / "source")
     return next(folder.glob("*.whl")), next(folder.glob("*.tar.gz"))
