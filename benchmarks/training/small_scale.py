@@ -16,7 +16,7 @@ import statistics
 import sysconfig
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ class Contender:
     name: str
     settings: tuple[str, ...] = ()
     step: Callable[..., Any] | None = None
+    others_decay: float | None = None  # share of the run in which embedding and vectors decay; None: as the matrices
 
 
 def cautious_step(self: muon.MatrixMuon, closure: Any = None) -> None:
@@ -87,6 +88,8 @@ CONTENDERS = (
     Contender("NorMuon", ("optimizer.row_beta=0.95",)),
     Contender("WSD with decay_power 1.5", ("lr_schedule.decay_power=1.5",)),
     Contender("half the batch for 30% of the tokens", (HALF,)),
+    Contender("embedding and vectors decay over the whole run", others_decay=1.0),
+    Contender("embedding and vectors decay over the last fifth", others_decay=0.2),
 )
 AVERAGES = (0.9, 0.95, 0.98)  # of plain Muon's weights, over the last 30% of its steps
 
@@ -125,8 +128,13 @@ def train(contender: Contender, config: Config, text: tuple[np.ndarray, np.ndarr
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         factor = learning_rate(config.lr_schedule, step, steps, sizes)
+        apart = factor
+        if contender.others_decay is not None:
+            apart = learning_rate(
+                replace(config.lr_schedule, decay_fraction=contender.others_decay), step, steps, sizes
+            )
         for group, rate in zip(optimizer.param_groups, base, strict=True):
-            group["lr"] = rate * factor
+            group["lr"] = rate * (factor if "momentum_warmup" in group else apart)  # which only matrices have
         optimizer.step()
         for average in averages.values():
             average.update(model, step + 1)
@@ -152,14 +160,16 @@ def _loss(model: torch.nn.Module, text: np.ndarray, windows: np.ndarray) -> Tens
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--rates", type=float, nargs="+", default=RATES)
-    rates = tuple(options.parse_args().rates)
+    options.add_argument("--only", default="", help="plain Muon, and the contenders whose name has this")
+    given = options.parse_args()
+    rates = tuple(given.rates)
     torch.set_num_threads(1)
     text = read_text()
     print(f"{len(text[0]):,} bytes to train on, {len(text[1]):,} held out; torch {torch.__version__}, one CPU thread")
     print(f"{STEPS} steps of {BATCH} tokens, seeds {SEEDS}, rates {rates}\n")
     print(f"{'contender':38} {'rate':>6}  {'loss of each seed':24} {'mean':>7}  difference to plain Muon")
     plain: list[float] = []
-    for contender in CONTENDERS:
+    for contender in (each for each in CONTENDERS if each is PLAIN or given.only in each.name):
         began = time.process_time()
         found: dict[str, dict[float, list[float]]] = {}
         for rate in rates:
