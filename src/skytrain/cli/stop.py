@@ -55,7 +55,10 @@ def stop(
     target = target_of(config)
     try:
         sweep = None if target.served(config, run) else find_sweep_status(config, run)
-    except SkytrainError as error:  # machines are found by their tags, also where the store does not answer
+    except SkytrainError as error:
+        if config.cloud.project is None:
+            raise
+        # Machines are found by their tags, also where the store does not answer.
         _tell(f"warning: {error_text(error)}")
         sweep = None
     if sweep is not None:
