@@ -54,7 +54,7 @@ def running(hosts: list[SimulatedHost], generation: int) -> bool:
 
 def test_two_hosts_meet_train_and_leave_together(store):
     hosts = [simulated_host(store, name, nodes=2).start() for name in ("one", "two")]
-    until(lambda: running(hosts, 1), 20)
+    until(lambda: running(hosts, 1), 120)
     jobs = [host.job for host in hosts]
     assert sorted(job.rank for job in jobs) == [0, 1]
     assert len({(job.generation.rendezvous_id, job.generation.port) for job in jobs}) == 1
@@ -66,10 +66,10 @@ def test_two_hosts_meet_train_and_leave_together(store):
 
 def test_a_notice_ends_the_generation_and_a_spare_takes_the_place(store):
     hosts = [simulated_host(store, name, nodes=2).start() for name in ("one", "two")]
-    until(lambda: running(hosts, 1), 20)
+    until(lambda: running(hosts, 1), 120)
     spare = simulated_host(store, "three", nodes=2).start()
     hosts[0].notice = Notice("spot", "EC2 will terminate this instance")
-    until(lambda: running([hosts[1], spare], 2), 20)
+    until(lambda: running([hosts[1], spare], 2), 120)
     assert hosts[0].join() == 7
     end = json.loads(store.read(generation_key("simulated", 1, "ended")))
     assert end["reason"] == "EC2 will terminate this instance" and end["saves"]
@@ -81,7 +81,7 @@ def test_a_notice_ends_the_generation_and_a_spare_takes_the_place(store):
 def test_a_job_that_fails_without_progress_is_started_again_so_often_and_then_ends_the_run(store):
     hosts = [simulated_host(store, name, nodes=2, max_restarts=2).start() for name in ("one", "two")]
     for generation in (1, 2, 3):
-        until(lambda number=generation: running(hosts, number), 20)
+        until(lambda number=generation: running(hosts, number), 120)
         hosts[0].job.code = 1
     assert [host.join() for host in hosts] == [1, 1]
     assert any("3 times in a row without progress" in line for line in hosts[1].told)
@@ -176,9 +176,9 @@ def test_one_of_the_hosts_that_wait_says_that_others_are_lacking(store, monkeypa
         name = host.name
         host.agent.machines.lack_nodes = lambda ready, wanted, seconds, name=name: lacked.append((name, ready, wanted))
         host.start()
-    until(lambda: ("one", 2, 3) in lacked, 20)
+    until(lambda: ("one", 2, 3) in lacked, 120)
     third = simulated_host(store, "three", nodes=3).start()
-    until(lambda: running([*hosts, third], 1), 20)
+    until(lambda: running([*hosts, third], 1), 120)
     for host in (*hosts, third):
         host.job.code = 0
     assert {host.join() for host in (*hosts, third)} == {0}
@@ -220,7 +220,7 @@ def test_a_machine_proves_itself_by_a_commit_of_its_own_generation_and_asks_unti
     host.agent.machines = machines
     host.agent.services = replace(host.agent.services, progress=lambda: progress[0])
     host.start()
-    until(lambda: running([host], 1), 20)
+    until(lambda: running([host], 1), 120)
     time.sleep(0.3)
     assert [name for name, _ in machines.asked] == ["keep_waiting"]
     progress[0] = 10
@@ -239,7 +239,7 @@ def test_a_machine_that_needs_no_proof_asks_for_no_progress(store, monkeypatch):
     asked = []
     host.agent.services = replace(host.agent.services, progress=lambda: asked.append(1) or 0)
     host.start()
-    until(lambda: running([host], 1), 20)
+    until(lambda: running([host], 1), 120)
     before = len(asked)
     time.sleep(0.3)
     assert len(asked) == before <= 1
@@ -266,7 +266,7 @@ def test_nodes_that_never_reach_each_other_cost_one_machine_and_then_the_run(sto
 
     def fail(generation: int, name: str) -> None:
         [host] = [each for each in hosts if each.name == name]
-        until(lambda: running([host], generation), 20)
+        until(lambda: running([host], generation), 120)
         host.job.code = 1
 
     fail(1, "two")
