@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from table import DIVERGED_NATS, Cell, read_cells
+from table import DIVERGED_NATS, KNOWN_GRIDS, Cell, read_cells
 
 from skytrain.tuning import LAWS, Priors, Problem, Rung
 from skytrain.tuning.curve import RungLosses, Shapes, places_from, u_shape
@@ -50,7 +50,7 @@ def families() -> dict[str, list[Cell]]:
     }
     for cell in read_cells(HERE / "tables/marin_optimizers.csv"):
         found.setdefault(f"marin {cell.family}", []).append(cell)
-    for path in sorted(HERE.glob("h200_*.json")):
+    for path in (HERE / f"h200_{name}.json" for name in KNOWN_GRIDS):
         found[path.stem.replace("_", " ")] = read_cells(path)
     return {name: cells for name, cells in found.items() if sum(one.bracketed for one in cells) >= LEAST}
 

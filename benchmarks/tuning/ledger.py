@@ -63,7 +63,7 @@ def main() -> None:
         words = [*WORDS, f"store.root={root}"]
         subprocess.run([sys.executable, "-m", "skytrain", "prepare", *words], check=True, capture_output=True)
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}")
-        for name, kills, usd in (("whole", 0, 0.12), ("killed", 2, 0.2)):
+        for name, kills, usd in (("whole", 0, 0.12), ("killed", 2, 0.4)):
             seconds = sweep_seconds([*words, f"tune.name={name}", f"budget.usd={usd}"], kills, random.Random(0))
             store = open_store(compose(words).config.store)
             charged = 3600 * Ledger(store, f"sweeps/{name}", usd).spent_usd / USD_PER_HOUR

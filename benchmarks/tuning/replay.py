@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from table import Cell, fit_law, read_cells
+from table import KNOWN_GRIDS, NEW_GRIDS, Cell, fit_law, read_cells
 
 from skytrain.tuning import (
     Answer,
@@ -109,12 +109,16 @@ def groups(every: int) -> list[Group]:
     dense = read_cells(HERE / "tables/steplaw_dense.csv")
     mixtures = read_cells(HERE / "tables/steplaw_moe.csv")
     optimizers = read_cells(HERE / "tables/marin_optimizers.csv")
-    ours = [cell for path in sorted(HERE.glob("h200_*.json")) for cell in read_cells(path)]
+    ours, new = (
+        [cell for name in names for cell in read_cells(HERE / f"h200_{name}.json")]
+        for names in (KNOWN_GRIDS, NEW_GRIDS)
+    )
     return [
         Group("dense", dense, dense_beliefs(dense), every),
         Group("mixtures", mixtures, published, every),
         Group("optimizers", optimizers, optimizer_beliefs, every),
         Group("h200", ours, published, every),
+        Group("h200-new", new, published, every),
     ]
 
 
@@ -245,7 +249,7 @@ def report(group: Group, names: Sequence[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("groups", nargs="*", help="dense, mixtures, optimizers, h200; all if none is named")
+    parser.add_argument("groups", nargs="*", help="dense, mixtures, optimizers, h200, h200-new; all if none is named")
     parser.add_argument("--only", default=f"{OURS},{','.join(SIMPLE)}", help="strategies, with commas")
     parser.add_argument("--every", type=int, default=1, help="play only every so many targets")
     parser.add_argument("--table", type=Path, help="a CSV of the same columns, around the published laws")

@@ -22,6 +22,8 @@ from skytrain.tuning import BatchAware, Rung
 DIVERGED_NATS = 1.0
 AROUND = 1.3  # ln: the rates that a cell's optimum is read from
 LEAST_RATES = 3
+KNOWN_GRIDS = ("3x320", "4x192", "6x256")  # of h200.py, when the ladder was made as it is now
+NEW_GRIDS = ("2x384", "8x128")  # run afterwards
 
 
 @dataclass(frozen=True)

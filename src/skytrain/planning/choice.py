@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..config import Config, SkytrainError, format_seconds
+from .costs import BOOT_SECONDS
 from .offers import LONGEST_HOURS, Offer, PlanRequest, estimate_offer, place
 from .search import SCHEDULES, Placement
 from .workload import Workload
@@ -148,6 +149,10 @@ def _too_slow(priced: Sequence[Offer], hours: float, request: PlanRequest) -> Sk
         hint = f"at the same speed per node, about {needed} nodes would be enough: --nodes {needed}"
     elif needed > MOST_NODES:
         hint = f"even {MOST_NODES:,} nodes would not be enough: a smaller model, fewer tokens, or a later --deadline"
+    elif 3600 * hours < BOOT_SECONDS[1]:
+        hint = f"a later --deadline: machines boot for up to {format_seconds(BOOT_SECONDS[1])}, which no number of them shortens"
+    elif request.nodes is None:  # many were tried
+        hint = "a later --deadline, or fewer tokens"
     else:
         hint = "a later --deadline, more nodes, or fewer tokens"
     return SkytrainError(
