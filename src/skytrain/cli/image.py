@@ -169,7 +169,7 @@ def mirror(
     dry_run: DryRun = False,
     yes: Yes = False,
 ) -> None:
-    """Copy all images that a cluster needs into the project's repository of ECR.
+    """Copy a cluster's images into the project's ECR repository.
 
     For closed networks, whose nodes reach no public registry. Images are those of the list (`skytrain image resolve`) and
     Karpenter's, copied by digest for linux/amd64 with every byte checked, without docker. The list and the values of the
