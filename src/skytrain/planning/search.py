@@ -220,24 +220,24 @@ def meshes(
 
 
 def _chunks(layers: int, pipeline: int, schedules: Sequence[Schedule], asked: int | None) -> list[int]:
-    """Return the numbers of model parts on a rank that the schedules allow, without those of uneven stages.
+    """Return the numbers of model parts on a rank that are worth a try: a schedule's own, and the most of even stages.
 
-    A stage with one layer more than the others makes all of them wait.
+    More parts wait less, unless a stage has a layer more than the others, for which all of them wait.
     """
     if pipeline == 1:
         return [1]
-    found = {CHUNKS[schedule] for schedule in schedules}
-    if INTERLEAVED in schedules:
-        found |= set(range(2, MOST_CHUNKS + 1))
     if asked is not None:
-        found = {asked}
-    cut = [parts for parts in sorted(found) if pipeline * parts <= most_stages(layers, parts)]
-    return [
-        parts
-        for parts in cut
-        if parts in (1, 2, asked)
-        or max(1, math.ceil(layers / (pipeline * parts))) * pipeline * parts <= UNEVEN * most_stages(layers, parts)
-    ]
+        return [asked] if pipeline * asked <= most_stages(layers, asked) else []
+    found = {parts for parts in map(CHUNKS.__getitem__, schedules) if pipeline * parts <= layers}
+    if INTERLEAVED in schedules:
+        even = (parts for parts in range(MOST_CHUNKS, 2, -1) if _is_even(layers, pipeline * parts))
+        found |= {next(even, 2)} if pipeline * 2 <= layers else set()
+    return sorted(found)
+
+
+def _is_even(layers: int, stages: int) -> bool:
+    most = most_stages(layers, MOST_CHUNKS)
+    return stages <= most and math.ceil(layers / stages) * stages <= UNEVEN * most
 
 
 def _data_meshes(mesh: Mesh, data: int, gpus_per_node: int) -> Iterator[Mesh]:
