@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 KEY = "data.source.paths"
 READ_BYTES = 8 << 20
+MAX_LINE_BYTES = 1 << 30  # a compressed file of a few kilobytes can have a line that fills any memory
 WEB_HINT = "download it and name the file, or list addresses of JSON lines in a file: data=dolma data.source.repo=null data.source.lists=FILE"
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 
@@ -152,10 +153,19 @@ def lines_from(stream: IO[bytes], start: int) -> Iterator[tuple[int, bytes]]:
     position = start
     if start:
         stream.seek(start)
-        position += len(stream.readline())
-    for line in stream:
+        position += len(_line_at(stream, position))
+    while line := _line_at(stream, position):
         yield position, line
         position += len(line)
+
+
+def _line_at(stream: IO[bytes], position: int) -> bytes:
+    line = stream.readline(MAX_LINE_BYTES + 1)
+    if len(line) > MAX_LINE_BYTES:
+        raise UnreadableFile(
+            f"the line at byte {position} has more than {MAX_LINE_BYTES:,} bytes\n  divide it into documents"
+        )
+    return line
 
 
 class UnreadableFile(SkytrainError):

@@ -72,7 +72,7 @@ def read_folder_provenance(folder: Path) -> Provenance | None:
     path = folder / MERGE_FILE
     try:
         return _parse(json.loads(path.read_text(encoding="utf-8")), str(path))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

@@ -90,7 +90,7 @@ def read_staged(store: Store, folder: str) -> StagedModel | None:
         model: StagedModel = build(StagedModel, json.loads(store.read(key)), key)
     except NotFound:
         return None
-    except (ValueError, SkytrainError) as error:
+    except (ValueError, RecursionError, SkytrainError) as error:
         if isinstance(error, StoreError):
             raise
         raise DamagedModel(f"{store.url(key)} is damaged: {error}\n  fetch the model again") from None
@@ -138,7 +138,7 @@ def _refs(store: Store, repository: str) -> dict[str, str]:
         refs = json.loads(store.read(key))
     except NotFound:
         return {}
-    except ValueError:
+    except (ValueError, RecursionError):
         refs = None
     if not isinstance(refs, dict) or not all(COMMIT.fullmatch(str(commit)) for commit in refs.values()):
         raise DamagedModel(f"{store.url(key)} is damaged\n  fetch the model again")

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import tarfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 MEGATRON_DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 MEGATRON_HEADER_BYTES = 34
 TOKEN_SUFFIXES = (".npy", ".json", ".json.gz")
+MAX_SAMPLE_BYTES = 1 << 30  # a sample is read whole: a few compressed kilobytes must not fill the memory
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,10 @@ def tar_samples(source: Path, where: str) -> Iterator[tuple[str, np.ndarray]]:
                 if not member.isfile() or suffix not in TOKEN_SUFFIXES:
                     others.add(suffix or name)
                     continue
+                if member.size > MAX_SAMPLE_BYTES:
+                    raise SkytrainError(
+                        f"{where}: {member.name} has {member.size:,} bytes, more than a sample can have"
+                    )
                 opened = tar.extractfile(member)
                 assert opened is not None
                 yield member.name, _tokens(opened.read(), suffix, f"{where}: {member.name}")
@@ -123,13 +129,22 @@ def tar_samples(source: Path, where: str) -> Iterator[tuple[str, np.ndarray]]:
         raise SkytrainError(f"{where} holds text, not tokens\n  prepare it first: skytrain prepare")
 
 
+def _unpacked(data: bytes) -> bytes:
+    """Return what a gzip holds; raises ValueError for one that a few bytes let grow without end."""
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        unpacked = file.read(MAX_SAMPLE_BYTES + 1)
+    if len(unpacked) > MAX_SAMPLE_BYTES:
+        raise ValueError(f"it unpacks to more than {MAX_SAMPLE_BYTES:,} bytes")
+    return unpacked
+
+
 def _tokens(data: bytes, suffix: str, where: str) -> np.ndarray:
     try:
         if suffix == ".npy":
             ids = np.load(io.BytesIO(data), allow_pickle=False)
         else:
-            ids = np.array(json.loads(gzip.decompress(data) if suffix == ".json.gz" else data))
-    except (ValueError, OSError, EOFError) as error:
+            ids = np.array(json.loads(_unpacked(data) if suffix == ".json.gz" else data))
+    except (ValueError, OSError, EOFError, RecursionError, zlib.error) as error:
         raise SkytrainError(f"{where} cannot be read: {error}") from None
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise SkytrainError(f"{where} is not a list of token ids: {ids.ndim} dimensions of {ids.dtype}")

@@ -359,10 +359,13 @@ def _tag_application(call: Call, account: Account) -> Iterator[Authorization]:
     yield Authorization(found.action, found.resource, {**found.context, **_requested(call.parameters["tags"])})
 
 
+_KNOW_BOUNDARIES = ("AttachRolePolicy", "DetachRolePolicy", "PutRolePolicy", "DeleteRolePermissionsBoundary")
+
+
 def _role(call: Call, account: Account) -> Iterator[Authorization]:
     name = call.parameters["RoleName"]
     more = {"iam:PolicyARN": call.parameters["PolicyArn"]} if "PolicyArn" in call.parameters else {}
-    if name in account.boundaries:
+    if name in account.boundaries and call.operation in _KNOW_BOUNDARIES:
         more["iam:PermissionsBoundary"] = account.boundaries[name]
     given = _requested(_pairs(call.parameters.get("Tags", [])))
     found = account.existing(call.action, account.iam("role", name), **more)

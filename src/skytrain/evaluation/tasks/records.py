@@ -51,7 +51,7 @@ def _json(name: str, text: str) -> Iterator[dict[str, Any]]:
 def _loaded(name: str, text: str, where: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # bad syntax, a number that is too long, or nested too deeply
         raise SkytrainError(f"{name}{where}: not JSON: {error}") from None
 
 

@@ -1,0 +1,66 @@
+"""Files whose author wishes us ill: a few compressed kilobytes do not fill the memory, and depth is no crash."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skytrain.config import SkytrainError
+from skytrain.corpus import files
+from skytrain.evaluation.tasks.records import _loaded
+from skytrain.merging.provenance import MERGE_FILE, read_folder_provenance
+from skytrain.tokens import foreign
+
+
+def tar_of(path: Path, name: str, data: bytes) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        member = tarfile.TarInfo(name)
+        member.size = len(data)
+        tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def read(path: Path) -> list[int]:
+    return [int(each) for _, ids in foreign.tar_samples(path, "here") for each in ids]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("a.json.gz", gzip.compress(b"[" + b"1," * 100_000 + b"1]"), "unpacks to more than"),
+        ("a.json", b"[" + b"1," * 100_000 + b"1]", "more than a sample can have"),
+        ("a.json", b"[" * 50_000, "cannot be read"),
+        ("a.json.gz", gzip.compress(b"[1]")[:-9] + b"garbage!!", "cannot be read"),
+    ],
+)
+def test_a_sample_that_unpacks_without_end_is_refused(
+    name: str, data: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign, "MAX_SAMPLE_BYTES", 100_000)
+    with pytest.raises(SkytrainError, match=said):
+        read(tar_of(tmp_path / "x.tar", name, data))
+    small = io.BytesIO()
+    np.save(small, np.arange(3))
+    assert read(tar_of(tmp_path / "y.tar", "a.npy", small.getvalue())) == [0, 1, 2]
+    assert read(tar_of(tmp_path / "z.tar", "a.json.gz", gzip.compress(b"[5, 6]"))) == [5, 6]
+
+
+@pytest.mark.parametrize("start", [0, 3])
+def test_a_line_that_never_ends_is_refused(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 1000)
+    whole = b"ab\ncd\n" + b"x" * 999 + b"\n"
+    assert b"".join(line for _, line in files.lines_from(io.BytesIO(whole), 0)) == whole
+    with pytest.raises(SkytrainError, match="has more than 1,000 bytes"):
+        list(files.lines_from(io.BytesIO(b"ab\ncd\n" + b"x" * 1001), start))
+
+
+def test_depth_is_damage(tmp_path: Path) -> None:
+    with pytest.raises(SkytrainError, match="not JSON"):
+        _loaded("tasks", "[" * 100_000, "")
+    (tmp_path / MERGE_FILE).write_text("[" * 100_000)
+    assert read_folder_provenance(tmp_path) is None
