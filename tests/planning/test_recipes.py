@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from skytrain.cli.main import app
 from skytrain.config import compose, total_tokens
 from skytrain.planning import decoder_size, job_of, usable_bytes
-from skytrain.planning.memory import rank_memory
+from skytrain.planning.host import offloaded_bytes
+from skytrain.planning.memory import rank_memory, training_state
 from skytrain.planning.mesh import requested_mesh
 from skytrain.tuning import Rung, combined_law
 
@@ -66,3 +67,24 @@ def test_a_recipe_is_planned_in_dollars(tmp_path: Path, monkeypatch: pytest.Monk
     offers = json.loads(done.stdout)["offers"]
     assert {offer["mesh"] for offer in offers} == {"deepspeed-zero3-offload(shard=8)"}
     assert any(offer["usd"] and offer["usd"][1] > 0 for offer in offers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_the_model_states_of_a_recipe_are_those_of_deepspeeds_own_estimator(model: str) -> None:
+    """On 8 GPUs, with and without offloading; DeepSpeed adds the largest layer, which a plan has among its buffers."""
+    from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs as estimate
+
+    for machine, mode, offload in (("p4d", None, True), ("p4d", "parallel=deepspeed-zero3", False)):
+        config = compose([f"recipe={model}-{machine}", *([mode] if mode else [])]).config
+        job, mesh = job_of(config), requested_mesh(config.parallel, 8, 1)
+        assert (mesh.deepspeed, mesh.offload) == (True, offload)
+        size = decoder_size(config.model)
+        layer = max(size.block_matrices // config.model.layers, 1)
+        host, gpu, largest = estimate(
+            size.parameters, layer, 8, 1, cpu_offload=offload, cpu_offload_params=offload, additional_buffer_factor=1.0
+        )
+        state = training_state(job, mesh, size.parameters)
+        assert state.parameters + state.gradients + state.optimizer == pytest.approx(gpu - largest, abs=8)
+        if offload:
+            assert offloaded_bytes(job, mesh) * size.parameters == pytest.approx(host)
