@@ -72,3 +72,4 @@ def test_a_terminal_shows_a_bar_with_the_time_to_go_on_one_line_whatever_its_wid
 def test_progress_never_passes_its_total() -> None:
     assert progress_line("clean", 9.4, 8.0) == "clean 8/8"
     assert progress_line("clean", 9.4, None) == "clean 9"
+    assert progress_line("clean", 0.00004, 0.0001, "40 B") == "clean 40% | 40 B"  # of a megabyte

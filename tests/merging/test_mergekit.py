@@ -32,6 +32,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"merge_method": "dare_ties", "parameters": {"density": 1.0}},
         {"method": "dare-ties", "weights": (0.7, 0.3), "settings": {"density": 1.0}},
     ),
+    "ties_bf16": (  # thousands of differences have the size at which they are trimmed
+        {"merge_method": "ties", "parameters": {"density": 0.2}},
+        {"method": "ties", "weights": (0.7, 0.3), "settings": {"density": 0.2}},
+    ),
     "ties": (
         {"merge_method": "ties", "parameters": {"density": 0.4, "lambda": 0.8}},
         {"method": "ties", "weights": (0.7, 0.3), "settings": {"density": 0.4, "scale": 0.8}},
@@ -53,6 +57,7 @@ def folders(tmp_path_factory) -> Path:
             for parameter in model.parameters():
                 parameter.add_(0.02 * torch.randn(parameter.shape, generator=generator))
         export_hf(model, tokenizer, root / name, HFExport("fp32"))
+        export_hf(model, tokenizer, root / f"{name}-bf16", HFExport("bf16"))
     return root
 
 
@@ -60,21 +65,27 @@ def folders(tmp_path_factory) -> Path:
 @pytest.mark.parametrize("case", CASES)
 def test_a_merge_equals_mergekits(folders, tmp_path, case):
     theirs, ours = CASES[case]
+    kind = "-bf16" if case.endswith("bf16") else ""
     models = [
-        {"model": str(folders / name), "parameters": {"weight": weight}}
+        {"model": str(folders / f"{name}{kind}"), "parameters": {"weight": weight}}
         for name, weight in (("one", 0.7), ("two", 0.3))
     ]
     recipe: dict[str, Any] = {"models": models, "dtype": "float32", **theirs}
     if case == "slerp":
         recipe |= {"models": [{"model": each["model"]} for each in models], "base_model": models[0]["model"]}
     elif case != "linear":
-        recipe["base_model"] = str(folders / "base")
+        recipe["base_model"] = str(folders / f"base{kind}")
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
     merge_with_mergekit(tmp_path / "recipe.yaml", tmp_path / "theirs")
 
-    base = str(folders / "base") if "base_model" in recipe and case != "slerp" else None
+    base = str(folders / f"base{kind}") if "base_model" in recipe and case != "slerp" else None
     request = MergeRequest(
-        (str(folders / "one"), str(folders / "two")), base=base, out=tmp_path / "ours", dtype="fp32", force=True, **ours
+        (str(folders / f"one{kind}"), str(folders / f"two{kind}")),
+        base=base,
+        out=tmp_path / "ours",
+        dtype="fp32",
+        force=True,
+        **ours,
     )
     merge(tiny_config(folders / "store", "model=llama-tiny", f"run={case}"), request, Silent())
     expected, found = load_folder(tmp_path / "theirs"), load_folder(tmp_path / "ours")

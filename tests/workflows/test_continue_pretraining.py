@@ -50,7 +50,11 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> PublishedModel:
 
 
 @pytest.mark.slow
-def test_a_base_model_becomes_a_chat_model_that_answers(published: PublishedModel, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [("parallel=single",), ("parallel=deepspeed-zero3", "--processes", "2")], ids=" ".join)
+def test_a_base_model_becomes_a_chat_model_that_answers(
+    published: PublishedModel, tmp_path: Path, mode: tuple[str, ...]
+) -> None:
+    """In one process, and by DeepSpeed's ZeRO-3 on two, whose checkpoints export and chat read as they are."""
     chats = [{"messages": [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]}] * 200
     (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chats))
     (tmp_path / "chat.jinja").write_text(TEMPLATE)
@@ -65,7 +69,7 @@ def test_a_base_model_becomes_a_chat_model_that_answers(published: PublishedMode
     planned = offline.run("plan", *settings, "trainer.device=auto", "--instance", "g5.xlarge", "parallel=single").stdout
     assert "Tiny-Llama" in planned
     offline.run("prepare", *settings)
-    offline.run("train", *settings, "run=chat", "parallel=single")
+    offline.run("train", *settings, "run=chat", *mode)
     offline.run("export", "--from", "chat", "--to", "hf", "--out", "my-llama")
     card = (tmp_path / "my-llama/README.md").read_text()
     assert f'base_model: "{NAME}"' in card and str(tmp_path) not in card

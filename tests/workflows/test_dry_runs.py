@@ -10,11 +10,34 @@ import pytest
 from .shell import Shell
 
 GOLDEN = Path(__file__).parent / "golden"
+CRAWL = ("data=parquet", "data.source.paths=s3://bucket/crawl/*.parquet", "data.near_dedup.enabled=true")
 COMMANDS = {
     "continue-sagemaker": (
         *("launch", "train", "recipe=llama-3.1-8b-p4d", "run=mine", "cloud=sagemaker", "budget.usd=400"),
         *("--instance", "p4d.24xlarge", "--nodes", "1", "--market", "on-demand", "--dry-run"),
     ),
+    "homework-tune": (
+        *(
+            "launch",
+            "tune",
+            "recipe=tune-hw5",
+            "tune.final=true",
+            "tune.name=hw",
+            "cloud=ec2",
+            "budget.usd=40",
+            "--dry-run",
+        ),
+    ),
+    "corpus-emr-serverless": ("launch", "prepare", *CRAWL, "cloud=emr-serverless", "--dry-run"),
+    "corpus-emr-notebooks": (
+        *("launch", "prepare", *CRAWL, "cloud=emr", "cloud.emr.applications=[Spark,JupyterHub]"),
+        *("cloud.emr.keep_alive=true", "cloud.emr.root_disk_gb=60", "--dry-run"),
+    ),
+    "two-spot-machines": (
+        *("launch", "train", "recipe=gpt2-124m-pile", "run=pile", "cloud=ec2", "budget.usd=150"),
+        *("--instance", "g5.12xlarge", "--nodes", "2", "--market", "spot", "--dry-run"),
+    ),
+    "eks-train": ("launch", "train", "recipe=gpt2-124m-pile", "run=pile", "cloud=eks", "--dry-run"),
 }
 # What changes with every version of the code, and with the day.
 VOLATILE = (
@@ -22,6 +45,7 @@ VOLATILE = (
     (r"\b[0-9a-f]{10,40}\b", "<hash>"),
     (r"20\d\d-\d\d-\d\d[T ][0-9:.]+(\+00:00|Z)?", "<time>"),
     (r"H4sI[A-Za-z0-9+/=]+", "<packed>"),
+    (r"budget\.(planned_\w+|usd_per_hour)=[0-9.]+", r"budget.\1=<planned>"),
     (r"skytrain-\d+\.\d+\S*?\.whl", "<wheel>"),
 )
 

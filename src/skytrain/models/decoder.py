@@ -65,8 +65,8 @@ class Embedding(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.config = config
-        self.tokens = nn.Embedding(config.padded_vocab, config.width)
-        self.positions = nn.Embedding(config.max_length, config.width) if config.positions == "learned" else None
+        self.tokens = _embedding(config.padded_vocab, config.width)
+        self.positions = _embedding(config.max_length, config.width) if config.positions == "learned" else None
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, tokens_bt: Tensor, start: int = 0, places_bt: Tensor | None = None) -> Tensor:
@@ -151,6 +151,12 @@ class Head(nn.Module):
             # In place: the logits are the largest tensor of a small model, and a second copy of them would be too.
             logits_btv += torch.where(rows < self.vocab_size, 0.0, float("-inf")).to(logits_btv.dtype)
         return logits_btv
+
+
+def _embedding(rows: int, width: int) -> nn.Embedding:
+    """Return a table. On the meta device torch's own initialisation would only cost time: it loads the compiler."""
+    weight = torch.empty(rows, width)
+    return nn.Embedding.from_pretrained(weight, freeze=False) if weight.is_meta else nn.Embedding(rows, width)
 
 
 class Decoder(nn.Module):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..config import format_seconds, visible
-from ..runs import progress_line
+from ..runs import progress_line, progress_reached
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -64,10 +64,10 @@ class Console:
             self._bars = _new_bars()
             self._bars.start()
         if stage not in self._tasks:
-            self._tasks[stage] = self._bars.add_task(stage, total=total, detail=detail, left="")
+            self._tasks[stage] = self._bars.add_task(stage, total=total, detail=detail, left="", reached="")
         task = self._tasks[stage]
         bars = self._bars
-        bars.update(task, completed=done, total=total, detail=detail)
+        bars.update(task, completed=done, total=total, detail=detail, reached=progress_reached(done, total))
         if seconds_left is None:
             seconds_left = next(each.time_remaining for each in bars.tasks if each.id == task)
         bars.update(task, left=f"{format_seconds(round(seconds_left))} to go" if seconds_left else "")
@@ -90,14 +90,14 @@ class Console:
 def _new_bars() -> Progress:
     """Return bars with name, count and time to go. Details after them are cut at the edge of the terminal."""
     from rich.console import Console as RichConsole
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
 
     rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=12),
-        MofNCompleteColumn(),
+        TextColumn("{task.fields[reached]}"),
         TextColumn("{task.fields[left]}", markup=False),
         TextColumn("{task.fields[detail]}", markup=False, table_column=rest),
         console=RichConsole(stderr=True),

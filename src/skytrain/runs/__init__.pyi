@@ -122,7 +122,12 @@ from .record import (
     run_names as run_names,
     save_run as save_run,
 )
-from .reporting import Reporter as Reporter, Silent as Silent, progress_line as progress_line
+from .reporting import (
+    Reporter as Reporter,
+    Silent as Silent,
+    progress_line as progress_line,
+    progress_reached as progress_reached,
+)
 from .status import RunStatus as RunStatus, hosts_usd as hosts_usd, run_status as run_status
 from .stopping import (
     StopRequest as StopRequest,

@@ -44,7 +44,13 @@ def progress_line(
     stage: str, done: float, total: float | None, detail: str = "", seconds_left: float | None = None
 ) -> str:
     """Format progress as one line of text: `train 20/300 | loss 4.2 | 3m10s to go`. It never passes its total."""
-    done = done if total is None else min(done, total)
-    of = f"/{total:.0f}" if total is not None else ""
     left = f"{format_seconds(round(seconds_left))} to go" if seconds_left else ""
-    return " | ".join(part for part in (f"{stage} {done:.0f}{of}", detail, left) if part)
+    return " | ".join(part for part in (f"{stage} {progress_reached(done, total)}", detail, left) if part)
+
+
+def progress_reached(done: float, total: float | None) -> str:
+    """Format how far a stage is: `20/300`, or of less than one unit, such as some kilobytes of a megabyte, `40%`."""
+    if total is None:
+        return f"{done:.0f}"
+    done = min(done, total)
+    return f"{100 * done / total:.0f}%" if 0 < total < 1 else f"{done:.0f}/{total:.0f}"
