@@ -6,13 +6,16 @@ import math
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from skytrain.config import SkytrainError
-from skytrain.tuning import Observation, Search, Trial, all_strategies, find_strategy
+from skytrain.storage import open_store
+from skytrain.tuning import Observation, Search, SweepStore, Trial, all_strategies, find_strategy
 from skytrain.tuning.fits import fit_all
+from skytrain.tuning.problem import Answer
 from skytrain.tuning.rehearsal import rehearse
 from skytrain.tuning.strategies.base import horizon_rungs, size_rungs
 from skytrain.tuning.strategies.halving import counts
@@ -239,3 +242,18 @@ def test_a_rehearsal_spends_no_more_than_it_is_given():
     problem = make_problem()
     trials = rehearse(problem, find_strategy("ladder"), 0.5)
     assert trials and sum(one.usd for one in trials) <= 0.5
+
+
+def test_an_answer_with_its_projections_is_kept_in_the_store(tmp_path: Path) -> None:
+    sweep = SweepStore(open_store(str(tmp_path)), "s")
+    answer = Answer(rate=0.01, why="a projection", fits=tuple(fit_all([(1.0, 0.01), (2.0, 0.005)], 6.0)))
+    sweep.save_answer(answer)
+    assert sweep.answer() == replace(answer, fits=())
+    kept = sweep.load("answer")
+    assert kept is not None and [fit["name"] for fit in kept["fits"]] == [
+        "power",
+        "linear",
+        "polynomial",
+        "exponential",
+    ]
+    assert kept["fits"][0]["rate"] == answer.fits[0].rate

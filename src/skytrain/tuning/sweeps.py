@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..config import SkytrainError, flatten, nearest
@@ -182,12 +182,14 @@ class SweepStore:
         return read_object(self.store, key) if self.store.exists(key) else None
 
     def save_answer(self, answer: Answer) -> None:
-        self.save("answer", asdict(answer))
+        """Write the answer; of the curves beside a projection, the rates and errors."""
+        fits = [{"name": fit.name, "rate": fit.rate, "error": fit.error} for fit in answer.fits]
+        self.save("answer", asdict(replace(answer, fits=())) | {"fits": fits})
 
     def answer(self) -> Answer | None:
         record = self.load("answer")
         with record_of(self.store, f"{self.folder}/answer.json"):
-            return Answer(**{**record, "warnings": tuple(record["warnings"])}) if record else None
+            return Answer(**{**record, "warnings": tuple(record["warnings"]), "fits": ()}) if record else None
 
     def entries(self) -> list[Entry]:
         """Return the lines of the ledger."""
