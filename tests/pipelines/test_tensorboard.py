@@ -56,7 +56,9 @@ def test_the_port_is_tensorboards_own_or_a_free_one_and_a_taken_one_is_refused(m
     assert choose_port("127.0.0.1", None) == port
 
 
-@pytest.mark.parametrize(("words", "said"), [(["gone"], "no run"), (["trainer.steps=5"], "give at least one run")])
+@pytest.mark.parametrize(
+    ("words", "said"), [(["gone"], "no run"), (["cloud.region=us-east-2"], "give at least one run")]
+)
 def test_what_cannot_be_shown_is_refused_before_anything_starts(tmp_path, monkeypatch, capsys, words, said):
     monkeypatch.setattr(sys, "argv", ["skytrain", "tensorboard", *words, f"store.root='{tmp_path}'"])
     with pytest.raises(SystemExit) as ended:
