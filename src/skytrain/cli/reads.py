@@ -96,8 +96,11 @@ def refuse_unread_settings(context: Any) -> None:
 
 
 def settings_read(command: str) -> tuple[str, ...]:
-    """Return the settings and groups that a command such as `data task` reads; a command stands for its subcommands."""
-    return READS[command] if command in READS else READS[command.partition(" ")[0]]
+    """Return the settings and groups that a command such as `data task` reads; a command stands for its subcommands.
+
+    A group of commands that runs as a program of its own is not judged.
+    """
+    return READS.get(command, READS.get(command.partition(" ")[0], ALL))
 
 
 def split_words(words: Iterable[str] | None) -> tuple[list[str], list[str]]:
