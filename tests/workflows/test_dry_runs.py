@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from pathlib import Path
 
@@ -51,9 +53,15 @@ VOLATILE = (
 
 
 def stable(text: str) -> str:
+    text = re.sub(r'"UserData": "([^"]+)"', lambda found: f'"UserData": {_decoded(found[1])}', text)
     for pattern, name in VOLATILE:
         text = re.sub(pattern, name, text)
     return text
+
+
+def _decoded(user_data: str) -> str:
+    """Return a machine's start script as text, since its kill time is a part of it."""
+    return json.dumps(base64.b64decode(user_data).decode())
 
 
 @pytest.mark.slow
