@@ -13,6 +13,7 @@ from skytrain.corpus import near
 from skytrain.corpus.build import plan_parts as plan_parts_locally
 from skytrain.corpus.chunks import Chunk
 from skytrain.corpus.dedup import FACTS, HASHED, KEPT, mark_equal
+from skytrain.corpus.minhash import MinHash
 from skytrain.corpus.spark.parts import BlockFacts, plan_parts, sizes_key
 from skytrain.corpus.spark.place import CorpusPlace
 from skytrain.corpus.spark.streams import BucketPairs, EqualKeys, LargeStars, SmallStars, contract
@@ -20,6 +21,8 @@ from skytrain.storage import open_store
 from skytrain.tokens import ShardWriter
 from skytrain.tokens.manifest import TokenizerFacts
 from skytrain.tokens.spark_shards import COUNTED, SplitPlan
+
+MINHASH = MinHash(bands=1, rows=1, shingle_words=1, hashes=1)
 
 
 def cut(random: np.random.Generator, *columns: np.ndarray) -> Iterator[list[np.ndarray]]:
@@ -51,7 +54,7 @@ def test_a_hot_bucket_gives_the_pairs_of_the_local_engine_in_bounded_memory(buck
     hashes = np.sort(random.integers(0, buckets, 500).astype(np.uint64))
     documents = np.arange(500)
     room = np.empty((100_000, 2), np.int64)
-    state = (np.zeros(500, np.bool_), np.arange(500), True)
+    state = (np.zeros(500, np.bool_), True)
     count, _ = near._candidates(hashes, documents, state, room, (0, 0, 0))
     stream = BucketPairs()
     bands = np.zeros(500, np.int8)
@@ -110,7 +113,7 @@ def test_parts_planned_from_sizes_are_those_of_the_local_engine(tmp_path: Path) 
         )
         for i, n in enumerate(counts)
     ]
-    place = CorpusPlace.of(open_store(str(tmp_path)), "clean", "work", chunks, 3)
+    place = CorpusPlace.of(open_store(str(tmp_path)), "clean", "work", chunks, 3, MINHASH)
     sizes = [random.integers(1, 500, count).astype(np.uint64) for count in counts]
     fate = random.integers(0, 2, sum(counts)).astype(np.uint8)
     kept = [each == KEPT for each in np.split(fate, np.cumsum(counts)[:-1])]
