@@ -8,7 +8,7 @@ from .duplicates import (
     read_duplicates as read_duplicates,
 )
 from .export import Compression as Compression, export_documents as export_documents
-from .files import InputFile as InputFile, find_files as find_files
+from .files import InputFile as InputFile, find_files as find_files, unpacked_bytes as unpacked_bytes
 from .manifest import (
     CorpusManifest as CorpusManifest,
     corpus_folder as corpus_folder,

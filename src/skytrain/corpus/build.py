@@ -17,6 +17,7 @@ from ..storage import ScratchFolder, ScratchFull, Store, StoreError
 from .chunks import Chunk, clean_source, read_column, read_facts, read_signatures, read_texts
 from .dedup import HASHED, KEPT, NEAR, Duplicates, find_duplicates
 from .duplicates import REMOVED, DocumentIds, FoundDuplicates, write_duplicates
+from .files import unpacked_bytes
 from .finish import CleanedCorpus, check_documents, finish_corpus
 from .manifest import CorpusManifest, CorpusPart, corpus_folder
 from .minhash import MinHash
@@ -27,8 +28,6 @@ from .report import Examples, keep_examples, summarize
 
 PAIRS_AT_ONCE = 1 << 16
 PARTS_AT_ONCE = 2  # one is written while the next is assembled; more would only use memory
-PLAIN = (".txt", ".jsonl", ".json", ".csv")
-COMPRESSION = 4  # bytes of text in a byte of parquet or gzip, generously
 TARGET_SLACK = 1.05  # text read beyond the target before searching for duplicates
 
 
@@ -69,8 +68,8 @@ def needed_text(data: DataConfig, source: Any) -> int | None:
     if not data.target_tokens:
         return None
     held_out = source.validation_pieces() if hasattr(source, "validation_pieces") else []
-    before = sum(file.size * (1 if file.name.endswith(PLAIN) else COMPRESSION) for file in held_out)
-    return before + math.ceil(data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token)
+    training = data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token
+    return math.ceil(unpacked_bytes(held_out) + training)
 
 
 def _clean_and_compare(

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ..storage import Store
 
 KEY = "data.source.paths"
+PACKED = (".gz", ".zst", ".parquet", ".bz2", ".xz")
+UNPACKED_TIMES = 3.0  # bytes of text in a byte of a compressed file; assumed
 READ_BYTES = 8 << 20
 MAX_LINE_BYTES = 1 << 30  # a compressed file of a few kilobytes can have a line that fills any memory
 WEB_HINT = "download it and name the file, or list addresses of JSON lines in a file: data=dolma data.source.repo=null data.source.lists=FILE"
@@ -166,6 +168,11 @@ def _line_at(stream: IO[bytes], position: int) -> bytes:
             f"the line at byte {position} has more than {MAX_LINE_BYTES:,} bytes\n  divide it into documents"
         )
     return line
+
+
+def unpacked_bytes(files: Sequence[InputFile]) -> float:
+    """Return about how many bytes of text the files have."""
+    return sum(file.size * (UNPACKED_TIMES if file.name.endswith(PACKED) else 1.0) for file in files)
 
 
 class UnreadableFile(SkytrainError):

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from ..aws import AwsSession, is_preview
 from ..config import Composed, Config, HFModelConfig, SkytrainError, finish_settings, make, uses_deepspeed
-from ..corpus import recipe_hash
+from ..corpus import recipe_hash, unpacked_bytes
 from ..jobs import FINISH_SUFFIX
 from ..planning import (
     JobKind,
@@ -32,8 +32,6 @@ from ..tuning import sweep_name
 
 GROUP_NAME_LENGTH = 100  # a launch template's name may have 128 characters
 JOB_NAME_LENGTH = 63  # of a training job, an application and a cluster
-PACKED = (".gz", ".zst", ".parquet", ".bz2", ".xz")
-UNPACKED_TIMES = 3.0  # bytes of text in a byte of a compressed file; assumed
 KEPT_TEXT_FRACTION = 0.6  # of the text that is read; assumed
 UNKNOWN_BYTES = 1e9  # of a source that is not made of files and has no target
 
@@ -255,7 +253,7 @@ def prepare_work(config: Config) -> PrepareWork:
             f"  copy the source to the bucket, and set data.source.paths='{config.store.root}/sources/*'"
         )
     stored = float(sum(piece.size for piece in pieces))
-    text = sum(piece.size * (UNPACKED_TIMES if piece.name.endswith(PACKED) else 1.0) for piece in pieces)
+    text = unpacked_bytes(pieces)
     share = min(1.0, target / text) if target and text else 1.0
     return _work(config, text * share, stored * share, folder)
 
