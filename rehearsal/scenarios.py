@@ -109,7 +109,7 @@ def kill(world: World) -> None:
     run.until(
         lambda: not world.hypervisor.running and not world.account.leftovers().get("instances"),
         "all is terminated",
-        300,
+        600,
     )
     if len(world.hypervisor.fired) < len(run.wanted.offers()):
         raise RehearsalFailed(f"machines ended before the scheduled actions: {world.hypervisor.fired}")
