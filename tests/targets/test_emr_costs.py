@@ -9,10 +9,10 @@ import pytest
 from skytrain.config import SkytrainError
 from skytrain.corpus import near
 from skytrain.corpus.dedup import HASHED
+from skytrain.corpus.minhash import MinHash
 from skytrain.pipelines.plan import plan_corpus
-from skytrain.planning import CorpusWork, PrepareWork
+from skytrain.planning import CorpusWork, PrepareWork, scratch_bytes_per_document
 from skytrain.planning.catalog import Price, packaged_catalog
-from skytrain.planning.plan_prepare import SCRATCH_BYTES_PER_DOCUMENT
 from skytrain.report import corpus_lines
 from skytrain.targets.emr import costs
 from skytrain.targets.emr.costs import (
@@ -71,9 +71,15 @@ def test_more_documents_cost_more_and_more_executors_are_faster() -> None:
 
 
 def test_disks_hold_what_de_duplication_writes_and_a_deadline_that_nothing_meets_is_said() -> None:
-    assert near.SCRATCH_BYTES_PER_DOCUMENT + 2 * HASHED.itemsize == SCRATCH_BYTES_PER_DOCUMENT
-    assert PrepareWork(1e9, 1e9, "tokens", 5e6).disk_gb == 200  # what every machine has
-    assert PrepareWork(1e9, 1e9, "tokens", 1e9).disk_gb > 1000
+    shipped = CONFIG().data.near_dedup
+    wide = replace(shipped, bands=200, permutations=2000)
+    for settings in (shipped, wide):
+        written = near.scratch_bytes_per_document(MinHash.of(settings)) + 2 * HASHED.itemsize
+        assert scratch_bytes_per_document(settings) == written
+    per_document = scratch_bytes_per_document(shipped)
+    assert PrepareWork(1e9, 1e9, "tokens", 5e6, per_document).disk_gb == 200  # what every machine has
+    assert PrepareWork(1e9, 1e9, "tokens", 1e9, per_document).disk_gb > 1000
+    assert PrepareWork(1e9, 1e9, "tokens", 1e9, scratch_bytes_per_document(wide)).disk_gb > 10_000
     work = CorpusWork(1e11, 4e9)
     cluster = sized_cluster(work, CLOUD_DEFAULTS.emr, "r5.4xlarge", packaged_catalog(), 6.0)
     assert (cluster.core_nodes + cluster.task_nodes) * cluster.disk_gb * 1e9 > 4e9 * 383

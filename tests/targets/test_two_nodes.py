@@ -48,8 +48,9 @@ def test_two_nodes_are_asked_for_with_their_gpus_their_network_and_the_command_o
     held = {"QuotaName": "ml.p4d.24xlarge for training job usage", "QuotaCode": "L-P4", "Value": 2.0}
     stub.add_response("list_service_quotas", {"Quotas": [held]}, {"ServiceCode": "sagemaker"})
     own = [f"cloud.sagemaker.image={typed.image}", "cloud.sagemaker.usd_per_hour=30"]
-    [call] = json.loads(dry_run(typed, capsys, "cloud=sagemaker", *own, *MACHINE))
-    machines = call["parameters"]["ResourceConfig"]
+    calls = json.loads(dry_run(typed, capsys, "cloud=sagemaker", *own, *MACHINE))
+    assert {one["operation"] for one in calls[:-1]} == {"CreateRole", "AttachRolePolicy"}
+    machines = calls[-1]["parameters"]["ResourceConfig"]
     assert (machines["InstanceType"], machines["InstanceCount"]) == ("ml.p4d.24xlarge", 2)
 
     own = [f"cloud.eks.image={IMAGE}", "cloud.eks.cluster=training"]

@@ -129,7 +129,7 @@ def test_normuon_divides_rows_by_their_size_over_time_and_keeps_the_norm_of_the_
     plain = [nn.Parameter(torch.randn(shape)) for shape in shapes]
     scaled = [nn.Parameter(each.detach().clone()) for each in plain]
     settings = {"lr": 0.1, "momentum": 0.9, "momentum_start": 0.9, "momentum_warmup": 0}
-    muon, normuon = MatrixMuon(plain, **settings), MatrixMuon(scaled, **settings, row_beta=0.8)
+    muon, normuon = MatrixMuon(plain, **settings, row_beta=None), MatrixMuon(scaled, **settings, row_beta=0.8)
     means = [torch.zeros(rows, 1) for rows, _ in shapes]
     for step in range(1, 4):
         for one, other in zip(plain, scaled, strict=True):

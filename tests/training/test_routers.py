@@ -97,6 +97,6 @@ def test_muon_moves_each_experts_matrix_as_a_matrix_of_its_own():
     for parameter, each in zip(apart, gradient, strict=True):
         parameter.grad = each.clone()
     for parameters in ([together], apart):
-        MatrixMuon(parameters, lr=0.1, momentum=0.9, momentum_start=0.9, momentum_warmup=0).step()
+        MatrixMuon(parameters, lr=0.1, momentum=0.9, momentum_start=0.9, momentum_warmup=0, row_beta=None).step()
     assert torch.equal(together.detach(), torch.stack([each.detach() for each in apart]))
     assert not torch.equal(together.detach(), value)

@@ -26,6 +26,7 @@ from ..planning import (
     plan_document,
     prepare_plan,
     rank_options,
+    scratch_bytes_per_document,
 )
 from ..runs import Reporter
 from ..targets import Planned, built_in_targets, prepare_work, target_of
@@ -121,7 +122,12 @@ def plan_corpus(
     catalog = load_catalog()
     request = PlanRequest(None, hours, region=place)
     text = work.text_bytes + work.documents * BYTES_OF_A_DOCUMENT
-    alone = replace(asked, text_bytes=text, documents=work.documents)
+    alone = replace(
+        asked,
+        text_bytes=text,
+        documents=work.documents,
+        scratch_bytes_per_document=scratch_bytes_per_document(config.data.near_dedup),
+    )
     chosen = prepare_plan(
         alone,
         JobMaterial(

@@ -131,6 +131,7 @@ from .plan_prepare import (
     PREPARE_P90_FACTOR as PREPARE_P90_FACTOR,
     PrepareWork as PrepareWork,
     prepare_plan as prepare_plan,
+    scratch_bytes_per_document as scratch_bytes_per_document,
 )
 from .plan_rows import offer_rows as offer_rows, purchase_rows as purchase_rows
 from .plan_serve import ServeWork as ServeWork, serve_plan as serve_plan

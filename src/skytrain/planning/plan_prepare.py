@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 from .. import __version__
-from ..config import SkytrainError, format_bytes, source_hash
+from ..config import NearDedupConfig, SkytrainError, format_bytes, source_hash
 from .catalog import MARKETS, Catalog, InstanceType, Price
 from .costs import BOOT_SECONDS, GP3_GB, GP3_USD_PER_GB_MONTH, INTERRUPTIONS_PER_HOUR, s3_seconds
 from .images import planned_image
@@ -23,8 +23,10 @@ LONGEST_HOURS = 12.0  # limit on the choice, if a larger machine would be faster
 MOST_VCPUS = 64  # more would be idle in serial parts, such as joining duplicates
 FAMILIES = ("c7i", "m7i", "r7i")  # families that the base lets operators start; r5 is for clusters
 WORKER_GIB = 1.5  # memory per worker
-# What de-duplication keeps on the disk while it runs: signature, band hashes and two hashes with a number.
-SCRATCH_BYTES_PER_DOCUMENT = 768.0
+# What the search for duplicates keeps on the disk: minima of a signature, hashes of bands and of texts with their numbers.
+MINIMUM_BYTES = 4
+BAND_BYTES = 16
+TEXT_HASH_BYTES = 24
 SCRATCH_TIMES = 1.5  # allowance for sets of shingles, and for the estimated number of documents
 OTHER_DISK_GB = 100  # system, packages, caches
 MOST_DISK_GB = 16384  # limit of a gp3 volume
@@ -43,11 +45,18 @@ class PrepareWork:
     stored_bytes: float  # to fetch: as the source stores them
     folder: str  # of the tokens, relative to the store
     documents: float = 0.0  # to de-duplicate
+    scratch_bytes_per_document: float = 0.0  # on the disk, while duplicates are searched for
 
     @property
     def disk_gb(self) -> int:
-        scratch = SCRATCH_TIMES * self.documents * SCRATCH_BYTES_PER_DOCUMENT / 1e9
+        scratch = SCRATCH_TIMES * self.documents * self.scratch_bytes_per_document / 1e9
         return min(MOST_DISK_GB, max(GP3_GB, OTHER_DISK_GB + math.ceil(scratch)))
+
+
+def scratch_bytes_per_document(near: NearDedupConfig) -> float:
+    """Return what the search for duplicates keeps on the disk for each document while it runs."""
+    minima = near.permutations or near.bands * near.rows
+    return MINIMUM_BYTES * minima + BAND_BYTES * near.bands + 2 * TEXT_HASH_BYTES
 
 
 def prepare_plan(work: PrepareWork, material: JobMaterial) -> Plan:

@@ -25,6 +25,7 @@ from ..planning import (
     load_catalog,
     plan_hash,
     prepare_plan,
+    scratch_bytes_per_document,
     timestamp,
 )
 from ..runs import DEFAULT_TARGET, LaunchedGroup, LaunchId, LaunchRecord, launch_origin, run_name
@@ -262,4 +263,8 @@ def _work(config: Config, text: float, stored: float, folder: str) -> PrepareWor
     work = PrepareWork(text, stored, folder)
     if not config.data.near_dedup.enabled:
         return work
-    return replace(work, documents=corpus_work(work, None).documents)
+    return replace(
+        work,
+        documents=corpus_work(work, None).documents,
+        scratch_bytes_per_document=scratch_bytes_per_document(config.data.near_dedup),
+    )
