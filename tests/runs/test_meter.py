@@ -188,6 +188,16 @@ def test_the_slowest_save_and_a_deliberate_stop_are_remembered_with_the_run(cloc
     assert read_spend(store, "r").stopped
 
 
+@pytest.mark.parametrize("usd", [float("nan"), float("inf"), -5.0])
+def test_a_cost_that_no_budget_could_be_compared_with_is_damage(tmp_path, usd):
+    store = open_store(str(tmp_path))
+    count = {"usd": usd, "seconds": 60.0, "boot": "", "boot_seconds": 60.0}
+    spend = {"usd": 1.0, "usd_per_hour": 1.0, "machines": {"i-1 then": count}}
+    store.write("runs/one/meeting/boot/i-1.json", json.dumps({"spend": spend}).encode())
+    with pytest.raises(SkytrainError, match="i-1.json is damaged"):
+        read_spend(store, "one")
+
+
 def test_the_checkpoints_own_spend_is_the_least_that_is_counted(clock, tmp_path):
     """Also where the attempt's stream never reached the store."""
     store = open_store(str(tmp_path))

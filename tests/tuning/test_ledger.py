@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from skytrain.runs import DamagedRecord
 from skytrain.storage import open_store
 from skytrain.tuning import HourlyPrice, Ledger
 from skytrain.tuning.ledger import BudgetError
@@ -35,6 +36,15 @@ def test_another_process_finds_every_entry_and_an_open_reserve_counts_in_full(tm
     assert second.spent_usd == pytest.approx(3.0)
     assert second.left_usd == pytest.approx(2.0)
     assert second.reserve("trial-002", 9.0).reserved_usd == 2.0  # what was promised keeps its amount
+
+
+@pytest.mark.parametrize("usd", ["NaN", "-5.0"])
+def test_an_entry_that_no_budget_could_be_compared_with_is_damage(tmp_path, usd):
+    store = open_store(str(tmp_path))
+    entry = f'{{"what": "trial-001", "reserved_usd": 2.0, "charged_usd": {usd}}}'
+    store.write("sweeps/a/ledger/trial-001.json", entry.encode())
+    with pytest.raises(DamagedRecord):
+        Ledger(store, "sweeps/a", 10.0)
 
 
 def test_the_margin_is_on_estimates_and_not_on_charges():

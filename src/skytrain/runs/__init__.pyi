@@ -104,7 +104,13 @@ from .pipeline_record import (
     write_pipeline as write_pipeline,
 )
 from .prometheus import MetricsPage as MetricsPage, metrics_served as metrics_served
-from .reading import DamagedRecord as DamagedRecord, read_object as read_object, record_of as record_of
+from .reading import (
+    DamagedRecord as DamagedRecord,
+    is_amount as is_amount,
+    maybe as maybe,
+    read_object as read_object,
+    record_of as record_of,
+)
 from .record import (
     NoRuns as NoRuns,
     RunRecord as RunRecord,

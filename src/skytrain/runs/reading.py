@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -45,6 +46,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def is_amount(value: Any) -> bool:
+    """Return whether the value is a number of dollars or seconds: a budget is never reached by NaN, nor with less than 0."""
+    return is_number(value) and math.isfinite(value) and value >= 0
+
+
 def is_mapping(value: Any) -> bool:
     return isinstance(value, dict)
 
@@ -63,7 +69,7 @@ def maybe(kind: Kind) -> Kind:
 
 def is_counts(value: Any) -> bool:
     """Return whether the value is what machines have cost so far, as `meter.Count` has it, by their keys."""
-    kinds = {"usd": is_number, "seconds": is_number, "boot": is_text, "boot_seconds": is_number}
+    kinds = {"usd": is_amount, "seconds": is_amount, "boot": is_text, "boot_seconds": is_amount}
     return is_mapping(value) and all(
         is_mapping(count) and count.keys() == kinds.keys() and all(kind(count[name]) for name, kind in kinds.items())
         for count in value.values()
@@ -73,9 +79,9 @@ def is_counts(value: Any) -> bool:
 NO_SHAPE: Shape = {}
 SPEND: Shape = {
     "machines": maybe(is_counts),
-    "usd": maybe(is_number),
-    "usd_per_hour": maybe(is_number),
-    "save_seconds": maybe(is_number),
+    "usd": maybe(is_amount),
+    "usd_per_hour": maybe(is_amount),
+    "save_seconds": maybe(is_amount),
     "saved_step": maybe(is_whole),
     "at": maybe(is_text),
 }

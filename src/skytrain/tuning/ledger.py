@@ -10,10 +10,11 @@ import json
 from dataclasses import dataclass
 
 from ..config import EXIT_CODES, SkytrainError
-from ..runs import read_object, record_of
+from ..runs import is_amount, maybe, read_object, record_of
 from ..storage import Store
 
 FINAL = "final"
+AMOUNTS = {"reserved_usd": is_amount, "charged_usd": maybe(is_amount)}
 
 
 class BudgetError(SkytrainError):
@@ -74,7 +75,7 @@ class Ledger:
         entries = []
         for key in keys:
             with record_of(self._store, key):
-                entries.append(Entry(**read_object(self._store, key)))
+                entries.append(Entry(**read_object(self._store, key, AMOUNTS)))
         return entries
 
     @property

@@ -16,7 +16,7 @@ from typing import Any
 from ..config import SkytrainError, flatten, nearest
 from ..runs import read_object, record_of
 from ..storage import Store
-from .ledger import FINAL, Entry
+from .ledger import AMOUNTS, FINAL, Entry
 from .problem import Answer, Observation, Trial
 
 
@@ -197,7 +197,7 @@ class SweepStore:
 
     def _entry(self, key: str) -> Entry:
         with record_of(self.store, key):
-            return Entry(**read_object(self.store, key))
+            return Entry(**read_object(self.store, key, AMOUNTS))
 
     def _once(self, key: str) -> dict[str, Any]:
         if key not in self._read:
