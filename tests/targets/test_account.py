@@ -47,7 +47,15 @@ from skytrain.targets.account import machines_of
 from skytrain.targets.jobs import group_name
 from skytrain.targets.leftovers import delete_garbage, find_garbage
 from skytrain.targets.shell import choose_machine
-from skytrain.targets.stopping import StoppedRun, end_machines, stop, stop_calls, stop_with_machines
+from skytrain.targets.stopping import (
+    StoppedRun,
+    end_machines,
+    stop,
+    stop_calls,
+    stop_whole_sweep,
+    stop_with_machines,
+)
+from skytrain.tuning import find_sweep_status
 from tests.support.actions import COMMAND_ACTIONS
 from tests.support.tiny import tiny_config
 from tests.targets.conftest import use_session
@@ -99,6 +107,16 @@ def machines(account, config, monkeypatch):
     launch(account, "us-east-1", "b")
     launch(account, "us-east-1", "a", project="other")
     return account
+
+
+class Noted(Silent):
+    """What people are told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
 
 
 COMPOSED: dict[tuple[str, ...], Any] = {}
@@ -602,6 +620,67 @@ def test_stop_without_a_store_names_the_command_that_ends_the_machines(machines,
         skytrain("stop", "a", *words)
     done = skytrain("gc", "--run", "a", "--delete", *words)
     assert done.exit_code == 0 and GROUP_OF_A not in sizes(machines)
+
+
+GROUP_OF_SWEEP = group_name("demo", "hw-machine-1", "00001", 0)
+
+
+@pytest.fixture
+def sweep(machines, config) -> LaunchRecord:
+    """A sweep whose machine boots: it has written nothing yet."""
+    launch(machines, "us-east-2", "hw-machine-1")
+    return launched(config, "hw-machine-1", GROUP_OF_SWEEP)
+
+
+def test_a_sweep_is_stopped_by_its_name_before_its_machines_have_begun(machines, config, sweep):
+    words = (f"store.root={config.store.root}", "cloud=aws")
+    assert "hw" in skytrain("status", "hw", *words).stdout
+    done = skytrain("stop", "hw", *words, "--yes")
+    assert done.exit_code == 0 and "1 machine terminated" in done.output
+    assert sizes(machines)[GROUP_OF_SWEEP] == (0, 0) and sizes(machines)[GROUP_OF_A] == (2, 2)
+    assert not may_grow(open_store(config.store), sweep)  # a machine that boots now ends itself
+
+
+def test_a_machine_of_a_sweep_that_started_while_the_question_stood_is_ended(machines, config, sweep):
+    status = find_sweep_status(config, "hw")
+    assert status is not None
+    planned = stop_whole_sweep(config, status, pytest.fail, lambda: None)
+    scaling = machines.client("autoscaling", "us-east-2")
+    scaling.set_desired_capacity(AutoScalingGroupName=GROUP_OF_SWEEP, DesiredCapacity=2)
+    seen, real = list[str](), machines.perform
+
+    def perform(call, region=None):
+        seen.extend(call.parameters.get("InstanceIds", ()))
+        return real(call, region)
+
+    machines.perform = perform
+    assert planned.end(0.0, False, Silent()).exit_code == 0
+    assert len(seen) == 2 and sizes(machines)[GROUP_OF_SWEEP] == (0, 0)
+
+
+def test_stop_of_a_sweep_whose_records_are_damaged_ends_its_machines_by_force_and_names_them_without(
+    machines, config, sweep
+):
+    status = find_sweep_status(config, "hw")
+    assert status is not None
+    planned = stop_whole_sweep(config, status, lambda _: None, lambda: None)
+    open_store(config.store).write("sweeps/hw/decisions/00001.json", b"{")
+    noted = Noted()
+    with pytest.raises(DamagedRecord):
+        planned.end(0.0, False, noted)
+    assert GROUP_OF_SWEEP in noted.texts[-1] and "skytrain stop hw cloud=aws --force" in noted.texts[-1]
+    assert sizes(machines)[GROUP_OF_SWEEP] == (1, 1)
+    assert planned.end(0.0, True, noted).exit_code == 0 and sizes(machines)[GROUP_OF_SWEEP] == (0, 0)
+
+
+def test_stop_of_a_sweep_without_a_store_names_the_commands_that_end_its_machines(machines, config, sweep, monkeypatch):
+    def closed(*_: object, **__: object) -> None:
+        raise AccessDenied("list", "s3://bucket/project", "Access Denied")
+
+    for verb in ("list", "read", "exists", "stat", "write", "folders"):
+        monkeypatch.setattr(FolderStore, verb, closed)
+    with pytest.raises(SkytrainError, match="gc --run hw-machine-1 --delete"):
+        skytrain("stop", "hw", f"store.root={config.store.root}", "cloud=aws", "--yes")
 
 
 def test_a_launch_that_was_stopped_is_marked_before_its_machines_are_ended(machines, config, monkeypatch):

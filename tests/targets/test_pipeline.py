@@ -16,6 +16,7 @@ import pytest
 from skytrain.aws import Call, CloudError
 from skytrain.cli.main import main
 from skytrain.config import Composed, SkytrainError, source_hash
+from skytrain.jobs import NodeRequest
 from skytrain.planning import Plan
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.runs import (
@@ -30,8 +31,10 @@ from skytrain.runs import (
 )
 from skytrain.storage import open_store
 from skytrain.targets import find_status, ledger_rows
+from skytrain.targets.account import machines_of
 from skytrain.targets.ec2.launch import PreparedLaunch, prepare_stages, start_launch
-from skytrain.targets.ec2.machines import Ec2Machines
+from skytrain.targets.ec2.machines import Ec2Machines, set_size
+from skytrain.targets.ec2.target import Ec2Launcher
 from skytrain.targets.plans import PlannedJob
 from skytrain.targets.stopping import stop
 
@@ -139,6 +142,46 @@ def test_stop_withdraws_every_stage_that_waits(stages: PreparedLaunch, ground: G
     first = in_order(stages)[0].run
     stop(replace(config_of(ground, s3_root), run=None), first, 0.0, Silent())
     assert [read_launch(stages.store, one.run, "00001").failed for one in in_order(stages)[1:]] == [True, True]
+
+
+def test_a_stage_that_is_stopped_while_its_machines_are_asked_for_has_none(
+    stages: PreparedLaunch,
+    ground: Ground,
+    s3_root: str,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start_launch(stages, {}, Silent())
+    prepare, train, _ = (read_launch(stages.store, one.run, "00001") for one in in_order(stages))
+    perform, told = ground.session.perform, list[str]()
+
+    def stopped_meanwhile(call: Call, region: str | None = None) -> Any:
+        if call.operation == "SetDesiredCapacity" and call.parameters["DesiredCapacity"]:
+            stop(replace(config_of(ground, s3_root), run=None), prepare.run, 0.0, Silent())
+        return perform(call, region)
+
+    monkeypatch.setattr(ground.session, "perform", stopped_meanwhile)
+    assert Ec2Machines(ground.session, stages.store, prepare, "i-0", told.append).end_run(0)
+    assert groups_of(ground)[train.groups[0].name] == 0 and launch_starts(stages.store, train) is False
+    assert told[-1] == f"{RUN} was stopped: it is not started"
+
+
+def test_machines_of_a_stage_that_was_withdrawn_are_found_by_stop_and_end_themselves(
+    stages: PreparedLaunch,
+    ground: Ground,
+    s3_root: str,  # noqa: F811
+) -> None:
+    """AWS was asked for them, and then the machine that asked was lost."""
+    start_launch(stages, {}, Silent())
+    prepare, train, _ = (read_launch(stages.store, one.run, "00001") for one in in_order(stages))
+    ground.session.perform(set_size(train.groups[0], 1))
+    config = replace(config_of(ground, s3_root), run=None)
+    stop(config, prepare.run, 0.0, Silent())
+    found = machines_of(config, ground.session, prepare.run, pytest.fail)
+    assert train.groups[0].name in {each.id for each in found}
+    node = NodeRequest(run=RUN, arguments=[], nodes=1, processes=1, launch=train.id)
+    with pytest.raises(SkytrainError, match="was ended or superseded before this machine started"):
+        Ec2Launcher().machines(config, node, "i-0", lambda _: None)
+    assert groups_of(ground)[train.groups[0].name] == 0
 
 
 def test_a_failed_launch_of_the_first_stage_leaves_no_stage(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -273,8 +273,16 @@ def may_grow(store: Store, record: LaunchRecord) -> bool:
 
     A terminal that slept, or a machine that was cut off, does not know what has happened since.
     """
-    ended = store.exists(stopped_key(record)) or store.exists(ended_key(record))
+    ended = store.exists(stopped_key(record)) or store.exists(ended_key(record)) or is_withdrawn(store, record)
     return not ended and not is_superseded(store, record)
+
+
+def is_withdrawn(store: Store, record: LaunchRecord) -> bool:
+    """Return whether the launch has failed or was withdrawn since its record was read."""
+    try:
+        return read_launch(store, record.run, record.id).failed
+    except (NotFound, DamagedRecord):  # machines that have read it before go on
+        return record.failed
 
 
 def mark_failed(store: Store, record: LaunchRecord) -> None:
@@ -319,9 +327,10 @@ def recorded_at(store: Store, record: LaunchRecord) -> float:
     return stat.modified
 
 
-def launched_runs(store: Store) -> list[str]:
-    """Return the runs that were launched and have not begun to train."""
-    runs = (run for run in store.folders("runs/") if not store.exists(f"runs/{run}/run.json"))
+def launched_runs(store: Store, among: Callable[[str], bool] = lambda run: True) -> list[str]:
+    """Return the runs that were launched and have not begun to train, of those whose names are `among`."""
+    named = (run for run in store.folders("runs/") if among(run))
+    runs = (run for run in named if not store.exists(f"runs/{run}/run.json"))
     return [run for run in runs if _launch_ids(store, run)]
 
 

@@ -17,7 +17,7 @@ from ..runs import (
     preceding_launches,
 )
 from ..storage import Store, open_store
-from .jobs import group_name
+from .jobs import group_name, machine_run
 
 UNKNOWN = "unknown"  # state of a group that AWS did not describe when it was asked
 
@@ -109,7 +109,8 @@ def machines_of(config: Config, session: AwsSession, run: str, tell: Callable[[s
         launches = related_launches(open_store(config.store), run)
     except SkytrainError as error:
         tell(f"unknown: the groups that its launches name: {error_text(error)}")
-        return tagged
+        # The store does not say either whether it is a sweep, whose machines have names of their own.
+        return [each for each in scan.resources if is_named(each.tags.run, run)]
     owners = owners_of_groups(launches, config.cloud.project or "")
     for each in tagged:  # the group of an instance, which no record names, would replace it
         if (group := each.facts.get("group")) is not None:
@@ -126,13 +127,19 @@ def machines_of(config: Config, session: AwsSession, run: str, tell: Callable[[s
     return [*tagged, *(each for each in found if (each.kind, each.id) not in known)]
 
 
+def is_named(run: str | None, name: str) -> bool:
+    """Return whether a machine's run is that of this name, or a machine of the sweep of this name."""
+    return run is not None and (run == name or run.rpartition(machine_run("", 0)[:-1])[0] == name)
+
+
 def related_launches(store: Store, run: str) -> list[LaunchRecord]:
     """Return the launches of a run, the smoke runs and stages that they wait for, and the launches that wait for them."""
     launches = launches_of(store, run)
     for record in list(launches):
         launches += preceding_launches(store, record)
-        # One that was started is a run of its own.
-        launches += [each for each in following_launches(store, record) if launch_starts(store, each) is None]
+        # One that was started is a run of its own; one that was withdrawn in the same moment may have machines.
+        following = following_launches(store, record)
+        launches += [each for each in following if each.failed or launch_starts(store, each) is None]
     return launches
 
 

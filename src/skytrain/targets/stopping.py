@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from ..aws import ANSWERING, KINDS, AwsSession, Call, CloudError, CloudResource, open_session, remove_all, scale_to_zero
 from ..config import Config, SkytrainError, error_text, plural
@@ -143,6 +144,17 @@ def account_machines(
     return session, [each for run in runs for each in machines_of(config, session, run, tell)]
 
 
+def _machines_now(
+    config: Config, runs: Sequence[str], before: list[CloudResource], tell: Callable[[str], None]
+) -> list[CloudResource]:
+    """Return the machines of now: some may have started while a question stood on the screen, or during the wait."""
+    try:
+        return account_machines(config, runs, tell)[1]
+    except Exception as error:  # whatever it is, those of before are ended
+        tell(f"warning: {error_text(error)}\n  ending the machines that were there before")
+        return before
+
+
 def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) -> PlannedStop:
     """Let a run save and stop, then end the machines of the account that carry its tag."""
     try:
@@ -168,13 +180,7 @@ def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) ->
             # First, so that nobody who still watches the launch asks for other machines.
             _note_failure(lambda: mark_stopped(config, run), tell)
         if session is not None and machines and not waits:
-            found = machines
-            if stopped.asked:  # those of now: a group may have replaced some during the wait
-                try:
-                    found = account_machines(config, [run], tell)[1]
-                except Exception as error:  # whatever it is, those of before are ended
-                    tell(f"warning: {error_text(error)}\n  ending the machines that were there before")
-            left = end_machines(session, found, reporter)
+            left = end_machines(session, _machines_now(config, [run], machines, tell), reporter)
             _note_failure(lambda: _count(config, session, run, tell), tell)
         if left:
             warning = f"not ended: {_named(left)} may run on\n  run this again: {_command(run)}"
@@ -245,8 +251,25 @@ def stop_whole_sweep(
         return json.dumps({"sessions": sweep.sessions, "requests": calls}, indent=1)
 
     def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
-        asked = stop_sweep(config, name, reporter)
-        left = end_machines(session, machines, reporter) if session is not None and machines else []
+        try:
+            asked = stop_sweep(config, name, reporter)
+        except BaseException as error:
+            if not machines:
+                raise
+            if not force or not isinstance(error, SkytrainError):
+                reporter.note(f"nothing was ended: {_named(machines)} may run on\n  end them: {_command(name)} --force")
+                raise
+            tell(f"warning: {error_text(error)}\n  ending its machines although its trials could not be asked to save")
+            asked = []
+        left: list[CloudResource] = []
+        if session is not None and machines:
+            # First: a machine that boots now ends itself.
+            for run in sweep.machines:
+                _note_failure(partial(mark_stopped, config, run), tell)
+            found = _machines_now(config, sweep.machines, machines, tell)
+            left = end_machines(session, found, reporter)
+            for run in sweep.machines:
+                _note_failure(partial(_count, config, session, run, tell), tell)
         end_jobs()
         count = plural(len(asked), "process", "processes")
         text = f"{count} asked to stop; the same command continues it" if asked else "nothing to stop"
@@ -340,9 +363,11 @@ def require_run(config: Config, run: str, machines: Sequence[CloudResource]) -> 
         find_status(open_store(config.store), run)
     except SkytrainError as error:
         count = plural(len([each for each in machines if each.kind == "instance"]), "machine")
+        runs = dict.fromkeys(each.tags.run or run for each in machines)  # a sweep has one for each machine
+        end = "; ".join(f"skytrain gc --run {shlex.quote(each)} --delete cloud=aws" for each in runs)
         raise SkytrainError(
             f"{error}\n  {count} with its tag may be starting, or work for another store: set store.root to that one\n"
-            f"  to end them without a checkpoint: skytrain gc --run {run} --delete cloud=aws"
+            f"  to end them without a checkpoint: {end}"
         ) from None
 
 

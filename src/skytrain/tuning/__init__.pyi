@@ -48,6 +48,7 @@ from .sweep_state import (
     find_sweep_status as find_sweep_status,
     newest_trial_run as newest_trial_run,
     stop_sweep as stop_sweep,
+    sweep_spent_usd as sweep_spent_usd,
 )
 from .sweeps import SweepStore as SweepStore, trial_run as trial_run
 from .trials import (

@@ -31,6 +31,12 @@ class Schedule:
     source: str  # where the step times come from
     announced: tuple[str, ...] = ()  # what the strategy would like to buy, and what of it the money buys
     axes: tuple[str, ...] = ()  # axes that are tuned in turn: the trials are those of the first
+    spent_usd: float = 0.0  # by earlier launches of the sweep
+
+    @property
+    def search_usd(self) -> float:
+        """Return what is left for trials and the machines that run them."""
+        return self.budget_usd - self.final_usd - self.spent_usd
 
 
 def plan_sweep(config: Config, reporter: Reporter, dry_run: DryRun | None = None) -> Schedule:

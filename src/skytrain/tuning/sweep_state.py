@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import Config, SkytrainError
-from ..runs import NoRuns, Reporter, ask_stop, attempt_numbers, launched_runs, run_names
+from ..runs import NoRuns, Reporter, ask_stop, attempt_numbers, launched_runs, run_names, spent_usd
 from ..storage import Store, open_store
 from .hosts import live_sessions
+from .ledger import FINAL
 from .sweeps import SweepState, SweepStore, trial_run
 
 
@@ -29,23 +30,29 @@ class SweepStatus:
 
 
 def find_sweep_status(config: Config, name: str | None) -> SweepStatus | None:
-    """Return the status of a sweep; None if there is no sweep of this name."""
+    """Return the status of a sweep; None if there is no sweep of this name.
+
+    One that was launched exists from then on, although its machines have not begun.
+    """
     store = open_store(config.store)
-    if name is None or not SweepStore(store, name).exists():
+    if name is None:
         return None
     sweep = SweepStore(store, name)
+    machines = machines_of_sweep(store, name)
+    if not machines and not sweep.exists():
+        return None
     state = sweep.state()
     answer = sweep.answer()
     sessions = live_sessions(sweep)
     entries = {entry.what: entry.usd for entry in sweep.entries()}
-    final = entries.pop("final", 0.0)
+    final = entries.pop(FINAL, 0.0)
     word = "tuning" if sessions else ("answered" if answer is not None else "idle")
     return SweepStatus(
         sweep=name,
         state=word,
         finished=len(state.history),
         running=_running(state),
-        machines=machines_of_sweep(store, name),
+        machines=machines,
         sessions=sessions,
         spent_usd=sum(entries.values()),
         final_usd=final,
@@ -61,7 +68,13 @@ def _running(state: SweepState) -> list[str]:
 
 def machines_of_sweep(store: Store, name: str) -> list[str]:
     """Return the runs under which machines of a sweep were launched."""
-    return [run for run in launched_runs(store) if run.rpartition("-machine-")[0] == name]
+    return launched_runs(store, lambda run: run.rpartition("-machine-")[0] == name)
+
+
+def sweep_spent_usd(store: Store, name: str) -> float:
+    """Return what a sweep has cost so far: by its ledger, or by its rented machines, some of which may never have begun."""
+    charged = [entry.usd for entry in SweepStore(store, name).entries() if entry.what != FINAL]
+    return max(sum(charged), sum(spent_usd(store, run) for run in machines_of_sweep(store, name)))
 
 
 def stop_sweep(config: Config, name: str, reporter: Reporter) -> list[str]:

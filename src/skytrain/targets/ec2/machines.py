@@ -26,7 +26,6 @@ from ...runs import (
     current_offer,
     end_launch,
     following_launches,
-    is_superseded,
     launch_folder,
     mark_failed,
     may_grow,
@@ -290,20 +289,34 @@ class Ec2Machines:
         if not waiting:
             return True
         following = waiting[0]
-        done = following.failed or self._store.exists(started_key(following))  # by another host, or withdrawn
-        if done or is_superseded(self._store, following):
+        if self._store.exists(started_key(following)):  # by another host
             return True
         if exit_code == 0:
-            self._tell(f"{self._record.run} ended well: starting {following.run}")
-            if not self._perform(set_size(following.groups[0], following.groups[0].nodes)):
-                return False
-            self._store.write(started_key(following), b"{}")
+            return self._start(following)
+        if not may_grow(self._store, following):  # withdrawn, or superseded
             return True
         for each in waiting:
             self._tell(f"{self._record.run} ended with exit code {exit_code}: {each.run} is not started")
             for call in removal_calls(each):
                 self._perform(call)
             mark_failed(self._store, each)
+        return True
+
+    def _start(self, following: LaunchRecord) -> bool:
+        """Ask for the machines of a launch that waited; False if it must be asked for again.
+
+        People may stop it in the same moment. Who withdraws it then sets its groups to zero, and so does this host if it
+        sees that: whichever comes last, no machine is left.
+        """
+        if may_grow(self._store, following):
+            self._tell(f"{self._record.run} ended well: starting {following.run}")
+            if not self._perform(set_size(following.groups[0], following.groups[0].nodes)):
+                return False
+        if not may_grow(self._store, following):
+            self._tell(f"{following.run} was stopped: it is not started")
+            done = [self._perform(set_size(group, 0)) for group in following.groups]
+            return all(done)
+        self._store.write(started_key(following), b"{}")
         return True
 
     def count_ended(self) -> None:
