@@ -110,6 +110,7 @@ def script(python: str = sys.executable, bundle_sha256: str = "0" * 64, python_v
         most_machines=7,
         meeting="s3://b/runs/gpt2/meeting",
         usd_per_hour=2.22,
+        lasts_seconds=36000.0,
     )
 
 
@@ -130,6 +131,12 @@ def test_the_first_act_of_a_machine_is_to_arm_its_own_end(machine: Machine) -> N
     machine.boot(script().render(in_an_hour()))
     match = re.fullmatch(r"shutdown -h \+(\d+)", machine.calls[0])
     assert match is not None and 60 < int(match[1]) <= 66  # the kill time, and five minutes
+
+
+def test_a_machine_of_a_stage_that_starts_early_ends_when_what_its_stage_may_cost_is_spent(machine: Machine) -> None:
+    """Its kill time allows for the longest time that the stage before may take. Without a clock it ends in time, too."""
+    machine.boot(replace(script(), lasts_seconds=1800.0).render(datetime.now(UTC) + timedelta(hours=10)))
+    assert machine.calls[0] == "shutdown -h +35"  # and five minutes
 
 
 def test_a_machine_that_boots_after_its_end_shuts_down_and_does_nothing_else(machine: Machine) -> None:

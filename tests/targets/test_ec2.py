@@ -104,6 +104,7 @@ def group_of(offer: PlannedOffer, number: int = 0, **changes: Any) -> GroupSpec:
         most_machines=7,
         meeting="s3://bucket/pile/runs/gpt2/meeting",
         usd_per_hour=2.22,
+        lasts_seconds=offer.kill_after_seconds,
     )
     image, tags = MachineImage("ami-0123456789abcdef0", IMAGE_LINES[0]), Tags("pile", "ada")
     spec = GroupSpec(

@@ -337,6 +337,26 @@ def test_of_two_launches_at_the_same_moment_one_creates_nothing(
 
 
 @pytest.mark.usefixtures("without_packages")
+@pytest.mark.parametrize("late", [False, True])
+def test_a_run_of_the_same_name_in_another_store_keeps_its_machines_and_its_role(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, late: bool
+) -> None:
+    """Two people train the same recipe, each with a store of their own: names and numbers of the launches are the same."""
+    first = prepared(ground, stubbed, s3_root)
+    other = open_store(str(tmp_path / "another"))
+    use_store(monkeypatch, lambda: other)
+    second = (
+        prepared(ground, stubbed, s3_root) if late else None
+    )  # both have read the account before the other launched
+    start_launch(first, {}, Silent())
+    before = groups_of(ground)
+    with pytest.raises(SkytrainError, match="was launched with another store"):
+        start_launch(second or prepared(ground, stubbed, s3_root), {}, Silent())
+    assert groups_of(ground) == before and list(before.values()) == [1, 0]
+    assert first.role is not None and ground.session.client("iam").get_role(RoleName=first.role.name)
+
+
+@pytest.mark.usefixtures("without_packages")
 def test_status_stop_and_gc_find_a_launch_that_has_not_begun_to_train(
     ground: Ground, stubbed: StubbedSession, s3_root: str
 ) -> None:
@@ -492,7 +512,9 @@ def test_the_machines_of_a_sweep_are_launched_all_or_none(
     ground: Ground, stubbed: StubbedSession, s3_root: str
 ) -> None:
     first = prepared(ground, stubbed, s3_root, offer("g5.xlarge", 1))
-    second = replace(first, record=replace(first.record, run="other"), groups=())  # has nothing to launch
+    [group] = first.record.groups
+    record = replace(first.record, run="other", groups=[replace(group, name="other")])
+    second = replace(first, record=record, groups=())  # has nothing to launch
     with pytest.raises(IndexError):
         start_launches([first, second], {}, Silent())
     assert groups_of(ground) == {} and read_launch(first.store, RUN, first.record.id).failed

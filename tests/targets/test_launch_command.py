@@ -23,13 +23,15 @@ from skytrain.jobs import NodeRequest
 from skytrain.pipelines.node import take_part
 from skytrain.planning import write_plan
 from skytrain.planning.plan_file import PlannedCode
+from skytrain.runs import launches_of, stopped_key
 from skytrain.storage import open_store
 from skytrain.targets import bundle as bundles
 from skytrain.targets.bundle import config_files, packed
+from skytrain.targets.ec2.machines import set_size
 from skytrain.targets.ec2.target import Ec2Launcher
 from tests.support.token_manifests import store_manifests
 
-from .conftest import StubbedSession, use_session, use_store
+from .conftest import StubbedSession, record_spend, use_session, use_store
 from .ground import Ground
 from .plans import offer, plan
 from .test_checks import G_SPOT, quotas
@@ -190,6 +192,32 @@ def test_a_sweep_is_launched_on_machines_of_its_own_that_share_it(
     assert typed(*words, "--plan", "plan.json") == 2 and "leave out --plan" in capsys.readouterr().err
     assert typed("tune", "recipe=quickstart", "cloud=ec2") == 2
     assert "tune.instance: is not set" in capsys.readouterr().err
+
+
+def test_a_sweep_that_is_launched_again_rents_machines_for_what_is_left_only(
+    tmp_path: Path, ground: Ground, stubbed: StubbedSession, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    quotas(stubbed, *([(G_SPOT, 96.0), (G_ON_DEMAND, 96.0)] * 8))
+    typed = Typed(tmp_path, ground, monkeypatch)
+    words = ["tune", "recipe=tune-hw5", "cloud=ec2", "tune.machines=1", "tune.name=hw", "budget.usd=40", "--yes"]
+    store_manifests(typed.store, compose(words[1:2]).config)
+
+    def launch_again(usd: float) -> int:
+        """End the machines of the last launch when they have cost so much, and launch."""
+        newest = launches_of(typed.store, "hw-machine-1")[-1]
+        typed.store.write(stopped_key(newest), b"{}")
+        for group in newest.groups:
+            ground.session.perform(set_size(group, 0))
+        record_spend(typed.store, "hw-machine-1", usd)
+        return typed(*words)
+
+    assert typed(*words) == 0
+    assert launch_again(10.0) == 0 and "$10.00 spent, " in capsys.readouterr().out
+    first, second = (one.groups[0] for one in launches_of(typed.store, "hw-machine-1"))
+    assert second.kill_at < first.kill_at
+    assert launch_again(40.0) == 2 and "has cost $40.00 already" in capsys.readouterr().err
+    assert not any(group["DesiredCapacity"] for group in groups(ground))
 
 
 def test_preparing_files_of_this_computer_is_refused(typed: Typed, capsys: pytest.CaptureFixture[str]) -> None:

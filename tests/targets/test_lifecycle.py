@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -104,6 +108,23 @@ def test_what_is_not_sure_to_be_gone_stays_a_launch_and_people_are_told(
         run_launch(service.steps(), notes)
     assert service.there and [record.failed for record in launches_of(store, "one")] == [False]
     assert notes.texts[1].startswith("warning: ") and notes.texts[1].endswith(told)
+
+
+@pytest.mark.usefixtures("default_signals")
+def test_ctrl_c_pressed_again_before_the_removal_has_begun_does_not_prevent_it(store: Store) -> None:
+    service, told = Service(store), Notes()
+
+    def press(*_: object) -> bool:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)  # lets Python call its handler
+        return True
+
+    steps = replace(service.steps(press), create=press, remove=lambda error: service.seen.append("remove"))
+    with pytest.raises(KeyboardInterrupt):
+        run_launch(steps, told)
+    assert service.seen == ["upload", "remove"] and launches_of(store, "one")[0].failed
+    assert told.texts[0].startswith("still removing")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_what_belongs_to_someone_else_is_left_alone(store: Store) -> None:

@@ -48,6 +48,7 @@ VOLATILE = (
     (r"20\d\d-\d\d-\d\d[T ][0-9:.]+(\+00:00|Z)?", "<time>"),
     (r"H4sI[A-Za-z0-9+/=]+", "<packed>"),
     (r"budget\.(planned_\w+|usd_per_hour)=[0-9.]+", r"budget.\1=<planned>"),
+    (r"-lt \d+ \] \|\| left=\d+", "-lt <seconds> ] || left=<seconds>"),
     (r"skytrain-\d+\.\d+\S*?\.whl", "<wheel>"),
 )
 

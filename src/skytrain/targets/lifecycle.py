@@ -39,6 +39,7 @@ from ..storage import Store, StoreError
 
 T = TypeVar("T")
 Advance = Callable[[], None]  # raises unless the launch may make its next request
+STILL_REMOVING = "still removing what the launch had created: what is left costs money"
 UNINTERRUPTED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -65,6 +66,11 @@ class LaunchSteps(Generic[T]):
 
 def run_launch(launch: LaunchSteps[T], reporter: Reporter) -> T:
     """Start a launch. A failure leaves nothing running."""
+    with interrupted_once(reporter):
+        return _run_launch(launch, reporter)
+
+
+def _run_launch(launch: LaunchSteps[T], reporter: Reporter) -> T:
     launch.upload(reporter)
     create_launch(launch.store, launch.record)  # first: it claims the folder, which another launch may hold
     with rollback_on_error(lambda error: mark_failed(launch.store, launch.record)):
@@ -103,7 +109,7 @@ def roll_back(launch: LaunchSteps[T], error: BaseException, reporter: Reporter) 
     if not launch.may_have_created(error):
         return
     run = shlex.quote(record.run)
-    with uninterrupted(lambda: reporter.note("still removing what the launch had created: what is left costs money")):
+    with uninterrupted(lambda: reporter.note(STILL_REMOVING)):
         try:
             reporter.note("the launch failed: removing what it had created")
             launch.remove(error)
@@ -139,6 +145,39 @@ def uninterrupted(tell: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+
+
+class _FirstInterrupt:
+    """A handler of SIGINT that raises KeyboardInterrupt once, and only answers after that."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._raised = False
+
+    def __call__(self, *_: object) -> None:
+        if self._raised:
+            self._reporter.note(STILL_REMOVING)
+            return
+        self._raised = True
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def interrupted_once(reporter: Reporter) -> Iterator[None]:
+    """Let the first Ctrl-C end this block, and no other one.
+
+    A second one could come after the first has ended the launch, and before its removal has begun or between two removals.
+    """
+    former = signal.getsignal(signal.SIGINT)
+    here = threading.current_thread() is threading.main_thread() and former is signal.default_int_handler
+    if not here:  # within another such block, or Ctrl-C does something else
+        yield
+        return
+    signal.signal(signal.SIGINT, _FirstInterrupt(reporter))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from dataclasses import dataclass
 from datetime import datetime
@@ -52,7 +53,7 @@ SYSTEMD_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(1, 32), 127)} | {
 }  # fmt: skip
 TEMPLATE = """\
 #!/bin/bash
-left=$(({end} - $(date +%s))); [ $left -gt 0 ] || {{ shutdown -h now; exit 1; }}; shutdown -h +$(((left + 59) / 60))
+left=$(({end} - $(date +%s))); [ $left -gt 0 ] || {{ shutdown -h now; exit 1; }}; [ $left -lt {lasts} ] || left={lasts}; shutdown -h +$(((left + 59) / 60))
 # Made by Skytrain. The line above ends this machine even if everything below fails.
 set -euo pipefail
 exec > >(tee -a /var/log/skytrain-boot.log) 2>&1
@@ -204,12 +205,16 @@ class BootScript:
     most_machines: int  # that may start without a committed step; the next one sets the group to zero
     meeting: str  # s3:// URL of the folder in which the run's machines meet
     usd_per_hour: float  # of this machine
+    # What the launch pays for, from the machine's start: a stage may start hours before its kill time allows for, and the
+    # clock of a machine that boots may be days behind.
+    lasts_seconds: float
     image_packages: bool = True  # use the packages of the image's Python, such as its torch
 
     def render(self, kill_at: datetime) -> str:
         """Return the script. It contains no credentials: the instance profile has them."""
         return TEMPLATE.format(
             end=int(kill_at.timestamp()) + GRACE_SECONDS,
+            lasts=math.ceil(self.lasts_seconds) + GRACE_SECONDS,
             user=USER,
             hardening=HARDENING,
             region=shlex.quote(self.region),

@@ -17,6 +17,7 @@ from ...aws import (
     Call,
     MachineImage,
     Tags,
+    is_preview,
     preview_image,
     quoted,
     quoted_by_plan,
@@ -31,6 +32,7 @@ from ...config import (
     format_count,
     parse_count,
     plugin_targets,
+    plural,
     total_steps,
 )
 from ...planning import (
@@ -59,7 +61,7 @@ from ...runs import (
     run_name,
 )
 from ...storage import Store, open_store
-from ...tuning import Schedule, plan_sweep, sweep_name
+from ...tuning import Schedule, plan_sweep, sweep_name, sweep_spent_usd
 from ..bundle import UNKNOWN_SHA256, Bundle, BundleContents, bundle_of, packed, sums_sha256, upload_bundle
 from ..checks import Finding, Preflight, account_checks, planned_lines, require
 from ..jobs import group_name, job_config, job_extras, job_name, launch_record, machine_run, node_command
@@ -68,11 +70,13 @@ from ..lifecycle import (
     LaunchSteps,
     MachinesLeft,
     described_groups,
+    interrupted_once,
     roll_back,
     rollback_on_error,
     run_launch,
 )
 from ..limits import (
+    LEAST_SECONDS,
     ask_account,
     check_alone,
     check_place,
@@ -111,6 +115,7 @@ class PreparedLaunch:
     role: MachineRole | None = None  # None: machines share the role of an older base
     first: PreparedLaunch | None = None  # a smoke run or a stage; this one waits for it
     budget_usd: float | None = None
+    waits_seconds: float = 0.0  # at most, for what comes first: its kill times are later by so much
 
     @property
     def calls(self) -> list[Call]:
@@ -242,6 +247,8 @@ def _assembled(
     bundle = bundle_of(contents)
     record = _record(job.composed, current, preflight, LaunchId(run, next_launch(earlier)))
     record = replace(record, bundle=bundle.key, after=after)
+    if not preflight.preview:
+        check_names(session, record)
     assert config.cloud.project is not None
     tags = Tags(config.cloud.project, config.cloud.owner or session.identity.name, run, record.over_at)
     role = machine_role(
@@ -264,6 +271,7 @@ def _assembled(
         bundle=bundle,
         role=role,
         budget_usd=config.budget.usd,
+        waits_seconds=waits_seconds,
     )
     prepared = replace(
         draft, groups=tuple(_group(config, draft, number, image, job) for number in range(len(current.offers)))
@@ -271,6 +279,18 @@ def _assembled(
     for call in prepared.calls:
         call.body()  # what cannot be requested is refused now, and not after the question and the upload
     return prepared
+
+
+def check_names(session: AwsSession, record: LaunchRecord) -> None:
+    """Raise if the account has groups of these names, which are not of this launch: a rollback would end their machines."""
+    named = {"AutoScalingGroupNames": [group.name for group in record.groups]}
+    for group in session.items(Call("autoscaling", "DescribeAutoScalingGroups", named), "AutoScalingGroups"):
+        run = shlex.quote(record.run)
+        raise SkytrainError(
+            f"the account has {group['AutoScalingGroupName']} already, and this store has no record of it: run {run} "
+            f"was launched with another store, or its records were deleted\n"
+            f"  choose another name: run=NAME; or end that one, whatever it does: skytrain gc --run {run} --delete cloud=ec2"
+        )
 
 
 def _within_budget(plan: Plan, config: Config, store: Store, run: str, waits_seconds: float) -> Plan:
@@ -288,10 +308,11 @@ def start_launch(prepared: PreparedLaunch, files: Mapping[str, bytes], reporter:
     What it waits for comes last, when all that waits is there.
     """
     whole = _steps(replace(prepared, first=None), files, reporter)
-    run_launch(whole, reporter)
-    if prepared.first is not None:
-        with rollback_on_error(lambda error: roll_back(whole, error, reporter)):
-            start_launch(prepared.first, files, reporter)
+    with interrupted_once(reporter):
+        run_launch(whole, reporter)
+        if prepared.first is not None:
+            with rollback_on_error(lambda error: roll_back(whole, error, reporter)):
+                start_launch(prepared.first, files, reporter)
     return prepared.record
 
 
@@ -303,7 +324,7 @@ def start_launches(prepared: Sequence[PreparedLaunch], files: Mapping[str, bytes
         for one in started:
             roll_back(_steps(one, files, reporter), error, reporter)
 
-    with rollback_on_error(undo):
+    with interrupted_once(reporter), rollback_on_error(undo):
         for one in prepared:
             start_launch(one, files, reporter)
             started.append(one)
@@ -334,6 +355,7 @@ def _steps(prepared: PreparedLaunch, files: Mapping[str, bytes], reporter: Repor
     def still_alone() -> None:
         earlier = [one for one in launches_of(store, record.run) if one.id < record.id]
         check_alone(earlier, store, datetime.now(UTC), ask_account(session, store))
+        check_names(session, record)
 
     return LaunchSteps(
         store=store,
@@ -400,6 +422,7 @@ def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineIma
         most_machines=most_machines(offer.nodes),
         meeting=store.url(f"runs/{draft.run}/meeting"),
         usd_per_hour=record.groups[number].usd_per_hour,
+        lasts_seconds=offer.kill_after_seconds - draft.waits_seconds,
     )
     project = config.cloud.project
     assert project is not None
@@ -494,10 +517,12 @@ def plan_sweep_launch(overrides: Sequence[str], folders: Sequence[Path]) -> Swee
     if not any(word.startswith("tune.parallel=") for word in overrides):
         more.append(f"tune.parallel={max(1, planned.plan.choice.gpus_per_node)}")
     composed, _ = compose_plan([*overrides, *more], folders, None)
+    name = sweep_name(composed.config)
+    spent = 0.0 if is_preview(config.cloud) else sweep_spent_usd(open_store(config.store), name)
+    schedule = replace(schedule, spent_usd=spent)
     plan = sweep_plan(
         replace(planned.plan, config=dict(composed.values), words=list(composed.overrides)), schedule, composed
     )
-    name = sweep_name(composed.config)
     jobs = [
         PlannedJob(replace(composed, config=replace(composed.config, run=machine_run(name, number))), plan)
         for number in range(1, config.tune.machines + 1)
@@ -506,11 +531,22 @@ def plan_sweep_launch(overrides: Sequence[str], folders: Sequence[Path]) -> Swee
 
 
 def sweep_plan(plan: Plan, schedule: Schedule, composed: Composed) -> Plan:
-    """Return the plan of one machine of the sweep. AWS ends it when its share of the search's dollars is spent."""
+    """Return the plan of one machine of the sweep. AWS ends it when its share of what is left to search is spent.
+
+    Raises SkytrainError where so little is left that machines would end while they boot.
+    """
     machines = composed.config.tune.machines
-    search = schedule.budget_usd - schedule.final_usd
-    offers = [_offer(offer, search / machines, schedule, machines) for offer in plan.offers]
-    why = f"{plan.choice.instance_type} for the trials of {sweep_name(composed.config)}"
+    share = schedule.search_usd / machines
+    name = sweep_name(composed.config)
+    for offer in plan.offers:
+        if share / max(offer.usd_per_hour_each) * 3600 < LEAST_SECONDS:
+            raise SkytrainError(
+                f"budget.usd={schedule.budget_usd:g}: sweep {name} has cost ${schedule.spent_usd:.2f} already, and "
+                f"${schedule.final_usd:.2f} are kept for the final run: what is left rents no {plural(machines, 'machine')}\n"
+                "  raise budget.usd, which is for the whole sweep, or choose another name: tune.name=NAME"
+            )
+    offers = [_offer(offer, share, schedule, machines) for offer in plan.offers]
+    why = f"{plan.choice.instance_type} for the trials of {name}"
     return replace(plan, offers=offers, job="tune", why=why, budget_usd=schedule.budget_usd)
 
 

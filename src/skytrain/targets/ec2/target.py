@@ -216,7 +216,6 @@ def _summary(prepared: PreparedLaunch) -> list[tuple[str, str]]:
     first = record.groups[0]
     cost = offer.cost
     highest = offer.nodes * offer.max_usd_per_hour_each
-    waits = max(one.kill_after_seconds for one in prepared.first.plan.offers) if prepared.first else 0.0
     return [
         ("run", prepared.run),
         ("machines", f"{offer.nodes} x {offer.instance_type} ({offer.market}) in {first.zone}"),
@@ -224,7 +223,10 @@ def _summary(prepared: PreparedLaunch) -> list[tuple[str, str]]:
         ("takes", f"{cost.hours:.1f} h (p90 {cost.hours_p90:.1f} h)"),
         ("costs", f"${cost.usd:.2f} (${cost.usd_p10:.2f} to ${cost.usd_p90:.2f})"),
         *([("budget", _budget_text(budget, cost.usd))] if (budget := prepared.budget_usd) is not None else []),
-        ("kill time", f"{first.kill_at}; at most ${highest * (offer.kill_after_seconds - waits) / 3600:.2f} by then"),
+        (
+            "kill time",
+            f"{first.kill_at}; at most ${highest * (offer.kill_after_seconds - prepared.waits_seconds) / 3600:.2f} by then",
+        ),
         ("store", prepared.store.root),
         *([("smoke run", smoke_text(prepared))] if prepared.first else []),
         *(
@@ -290,14 +292,15 @@ def _sweep_summary(planned: SweepLaunch, prepared: Sequence[PreparedLaunch]) -> 
     offer = prepared[0].plan.choice
     first = prepared[0].record.groups[0]
     schedule = planned.schedule
-    search = schedule.budget_usd - schedule.final_usd
-    kept = f"${schedule.final_usd:.2f} kept for the final run, ${search:.2f} to search"
+    search = schedule.search_usd
+    spent = f"${schedule.spent_usd:.2f} spent, " if schedule.spent_usd else ""
+    kept = f"{spent}${schedule.final_usd:.2f} kept for the final run, ${search:.2f} to search"
     return [
         ("sweep", planned.name),
         ("machines", f"{len(prepared)} x {offer.instance_type} ({offer.market}) in {first.zone}"),
         ("price", f"${sum(one.usd_per_hour for one in prepared):.2f} an hour"),
         ("budget", f"${schedule.budget_usd:.2f}: {kept}"),
         ("trials", f"{len(schedule.trials)} planned, ${sum(one.usd for one in schedule.trials):.2f} at most"),
-        ("kill time", f"{first.kill_at}: AWS ends the machines then, with at most ${search:.2f} spent"),
+        ("kill time", f"{first.kill_at}: AWS ends the machines then, with at most ${search:.2f} spent by them"),
         ("store", prepared[0].store.root),
     ]
