@@ -194,7 +194,7 @@ def test_a_cost_that_no_budget_could_be_compared_with_is_damage(tmp_path, usd):
     count = {"usd": usd, "seconds": 60.0, "boot": "", "boot_seconds": 60.0}
     spend = {"usd": 1.0, "usd_per_hour": 1.0, "machines": {"i-1 then": count}}
     store.write("runs/one/meeting/boot/i-1.json", json.dumps({"spend": spend}).encode())
-    with pytest.raises(SkytrainError, match="i-1.json is damaged"):
+    with pytest.raises(SkytrainError, match=r"i-1\.json is damaged"):
         read_spend(store, "one")
 
 
