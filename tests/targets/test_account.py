@@ -40,7 +40,7 @@ from skytrain.runs import (
     stopped_key,
     write_outcome,
 )
-from skytrain.storage import AccessDenied, Retry, open_store
+from skytrain.storage import AccessDenied, Retry, StoreUnreachable, open_store
 from skytrain.storage.folder import FolderStore
 from skytrain.targets import account_state
 from skytrain.targets.account import machines_of
@@ -468,6 +468,26 @@ def test_an_edited_expiry_does_not_let_gc_delete_a_run_that_trains(machines, con
     found = find_garbage(config, machines, GcSelection(), Silent(), regions=["us-east-2"], project="demo")
     assert len(found.verdicts) == 3 and not found.doomed
     assert all("its run is active" in each.reason for each in found.verdicts)
+
+
+def test_gc_keeps_what_belongs_to_a_run_where_the_store_does_not_answer(machines, config, monkeypatch):
+    """Its tag says that it expired: somebody may have edited it, and it may train."""
+    complete_moto(monkeypatch)
+    record_run(config, "a")
+    edited = {"ResourceId": GROUP_OF_A, "ResourceType": "auto-scaling-group", "PropagateAtLaunch": True}
+    machines.client("autoscaling", "us-east-2").create_or_update_tags(
+        Tags=[{**edited, "Key": "skytrain:expires-at", "Value": "2020-01-01T00:00:00Z"}]
+    )
+
+    def silent(*_: object, **__: object) -> None:
+        raise StoreUnreachable("list", "s3://bucket/project", "no answer", tried_seconds=1.0)
+
+    for verb in ("list", "read", "exists", "stat", "folders"):
+        monkeypatch.setattr(FolderStore, verb, silent)
+    found = find_garbage(config, machines, GcSelection(), Silent(), regions=["us-east-2"], project="demo")
+    assert not found.doomed and any("gc --run a" in each.reason for each in found.verdicts)
+    named = find_garbage(config, machines, GcSelection(run="a"), Silent(), regions=["us-east-2"], project="demo")
+    assert len(named.doomed) == 3
 
 
 def test_gc_says_what_a_group_costs_that_it_deletes_with_its_instances(machines, config, monkeypatch):

@@ -27,6 +27,7 @@ from ..planning import unit_prices
 from ..runs import (
     DamagedRecord,
     LaunchRecord,
+    NoRuns,
     Reporter,
     RunStatus,
     attempt_key,
@@ -165,7 +166,7 @@ def find_garbage(
         scan = _with_launches(config, session, scan, reporter)
     verdicts = tuple(_judge(config, resource, active, selection) for resource in scan.resources)
     plain = selection == GcSelection()
-    return Garbage(scan, verdicts, tuple(old_logs(config, active)) if plain else (), selection)
+    return Garbage(scan, verdicts, tuple(old_logs(config, active)) if plain and active else (), selection)
 
 
 def _with_launches(config: Config, session: AwsSession, scan: AccountScan, reporter: Reporter) -> AccountScan:
@@ -215,9 +216,8 @@ def delete_garbage(config: Config, session: AwsSession, garbage: Garbage, report
     except KeyboardInterrupt:
         reporter.note("interrupted: what was not deleted yet is left\n  the same command deletes the rest")
         raise
-    store = open_store(config.store)
     for logs in garbage.logs:
-        store.delete_all(f"{attempt_key(logs.run, logs.attempt)}/logs")
+        open_store(config.store).delete_all(f"{attempt_key(logs.run, logs.attempt)}/logs")
     return failed
 
 
@@ -226,20 +226,30 @@ def requests(garbage: Garbage) -> str:
     return render_calls(call for _, call in deletion_calls(verdict.resource for verdict in garbage.doomed))
 
 
-def _judge(config: Config, resource: CloudResource, active: dict[str, bool], selection: GcSelection) -> Verdict:
-    """Decide about a resource. The store holds the runs of one project: it says nothing about a run of the same name in another."""
-    return judge(resource, active if resource.tags.project == config.cloud.project else {}, selection)
+def _judge(config: Config, resource: CloudResource, active: dict[str, bool] | None, selection: GcSelection) -> Verdict:
+    """Decide about a resource. The store holds the runs of one project: it says nothing about a run of the same name in another.
+
+    What belongs to a run is kept where the store could not be asked: its tags may be edited, and it may train.
+    """
+    own = resource.tags.project == config.cloud.project
+    verdict = judge(resource, (active or {}) if own else {}, selection)
+    run = resource.tags.run
+    if verdict.delete and own and active is None and run is not None and selection.run is None:
+        return Verdict(resource, False, f"the store does not say whether its run is active: gc --run {run}")
+    return verdict
 
 
-def _active_runs(config: Config, reporter: Reporter) -> dict[str, bool]:
-    """Return whether each run of the store is active; empty if the store has none."""
+def _active_runs(config: Config, reporter: Reporter) -> dict[str, bool] | None:
+    """Return whether each run of the store is active; empty if the store has none, None if it could not be asked."""
     try:
         store = open_store(config.store)
         now = datetime.now(UTC)
         return {status.run: _is_active(store, status, now) for status in run_statuses(config, None)}
+    except NoRuns:
+        return {}
     except SkytrainError as error:
         reporter.note(f"the store says nothing about runs: {str(error).partition(chr(10))[0]}")
-        return {}
+        return None
 
 
 def _is_active(store: Store, status: RunStatus, now: datetime) -> bool:
