@@ -1,4 +1,4 @@
-"""Manifests of tokens that nobody reads: what a launch looks for before it rents machines."""
+"""Tokens that nobody reads: what a launch looks for before it rents machines."""
 
 from __future__ import annotations
 
@@ -26,4 +26,8 @@ def store_manifests(store: Store, config: Config) -> None:
             shards=(shard,),
             made_from={"recipe": recipe_hash(config.data)},
         )
+        store.write(f"{folder}/{split}/{shard.name}.bin", bytes(shard.bytes))
+        store.write(f"{folder}/{split}/{shard.name}.idx", bytes(8 * shard.documents))
         store.write(f"{folder}/{split}/manifest.json", manifest.to_bytes())
+    if tokenizer.kind != "gpt2":
+        store.write(f"tokenizers/{folder.rpartition('/')[2]}/tokenizer.json", b"{}")

@@ -58,6 +58,87 @@ def test_tokens_of_these_settings_are_found_and_named(store: Store) -> None:
         find_inputs(configured("data.validation_fraction=0.3"), "train")
 
 
+def test_the_command_that_makes_tokens_has_every_setting_that_decides_them(store: Store, tmp_path: Path) -> None:
+    words = [
+        "data/cleaning=web",
+        "store.root=s3://bucket/demo",
+        "model=hf-weights",
+        "trainer.steps=3",
+        "model.layers=2",
+    ]
+    with pytest.raises(MissingInput, match=r"prepare data/cleaning=web store\.root=s3://bucket/demo cloud=ec2"):
+        find_inputs(configured(), "train", words)
+    shared = ["cloud=slurm", f"store.root={tmp_path / 'shared'}"]
+    with pytest.raises(MissingInput, match=rf"skytrain prepare data=synthetic store\.root={tmp_path / 'shared'}"):
+        find_inputs(compose([*WORDS, *shared]).config, "train", [*WORDS, *shared])
+
+
+def test_tokens_that_only_their_manifests_promise_are_refused(store: Store) -> None:
+    store_manifests(store, configured())
+    [shard] = [stat.key for stat in store.list("tokens") if stat.key.endswith("train/00000.bin")]
+    store.write(shard, b"cut off")
+    with pytest.raises(MissingInput, match=r"train/00000\.bin: its manifest names this file"):
+        find_inputs(configured(), "train")
+
+
+def test_tokens_without_their_tokenizer_are_refused(store: Store) -> None:
+    config = configured("tokenizer=bpe-4k")
+    store_manifests(store, config)
+    assert find_inputs(config, "train")
+    store.delete_all("tokenizers")
+    with pytest.raises(MissingInput, match="there is no such tokenizer"):
+        find_inputs(config, "train")
+
+
+def test_a_run_that_validates_needs_a_validation_split(store: Store) -> None:
+    store_manifests(store, configured())
+    for stat in store.list("tokens"):
+        if "/validation/" in stat.key:
+            store.delete(stat.key)
+    with pytest.raises(MissingInput, match="no validation split"):
+        find_inputs(configured("trainer.validate_every=10"), "train")
+    assert find_inputs(configured("trainer.validate_every=null"), "train")
+
+
+def test_a_run_without_a_checkpoint_is_not_finished_on_rented_machines(store: Store) -> None:
+    with pytest.raises(MissingInput, match=r"run looks: .* has no checkpoint"):
+        find_inputs(configured(), "finish")
+    assert find_inputs(configured(), "finish", prepared=False) == ["task hellaswag"]
+
+
+def test_buckets_that_the_machines_may_not_read_are_refused(store: Store) -> None:
+    paths = ["data=text", "data.source.paths=s3://crawl/a/*.txt"]
+    assert find_inputs(configured(*paths), "prepare") == []  # not known which they may read
+    with pytest.raises(MissingInput, match="add crawl to the variable readable_buckets"):
+        find_inputs(configured(*paths, "cloud.readable_buckets=[]"), "prepare")
+    assert find_inputs(configured(*paths, "cloud.readable_buckets=[crawl]"), "prepare") == []
+    own = ["data=text", "data.source.paths=s3://bucket/demo/sources/*.txt", "cloud.readable_buckets=[]"]
+    assert find_inputs(configured(*own), "prepare") == []
+    store_manifests(store, configured())
+    weights = ["model.weights=s3://models/llama", "cloud.readable_buckets=[]"]
+    with pytest.raises(
+        MissingInput, match=r"model\.weights=s3://models/llama: machines may read s3://bucket/demo only"
+    ):
+        find_inputs(configured(*weights), "train")
+
+
+def test_the_command_for_a_file_of_this_computer_puts_it_where_the_setting_then_finds_it(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tasks.jsonl").write_text("{}")
+    store_manifests(store, configured())
+    tasks = ["evaluation.tasks=[hellaswag]", "evaluation.every=100", "evaluation.data.hellaswag=tasks.jsonl"]
+    with pytest.raises(MissingInput) as refusal:
+        find_inputs(configured(*tasks), "train")
+    assert "skytrain store copy tasks.jsonl s3://bucket/demo/inputs; then " in str(refusal.value)
+    monkeypatch.setattr(sys, "argv", ["skytrain", "store", "copy", "tasks.jsonl", "copied/inputs"])
+    with pytest.raises(SystemExit):
+        main()
+    assert (tmp_path / "copied/inputs/tasks.jsonl").read_text() == "{}"
+    assert [each.name for each in (tmp_path / "copied/inputs").iterdir()] == ["tasks.jsonl"]
+
+
 def test_a_job_that_prepares_data_reads_no_tokens(store: Store) -> None:
     assert find_inputs(configured(), "prepare") == []
 

@@ -128,6 +128,11 @@ output "instance_families" {
   value       = var.instance_families
 }
 
+output "readable_buckets" {
+  description = "Other buckets that operators and machines may read."
+  value       = var.readable_buckets
+}
+
 output "log_groups" {
   description = "CloudWatch log groups: `nodes` for the machines, `flow` for the network (where it is recorded)."
   value       = { for name, group in aws_cloudwatch_log_group.main : name => group.name }

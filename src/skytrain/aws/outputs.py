@@ -36,6 +36,7 @@ SETTINGS = {
     "emr_service_security_group_id": "emr_service_group",
     "emr_security_configuration": "emr_security",
     "instance_families": "instance_families",
+    "readable_buckets": "readable_buckets",
     "log_groups": "log_groups",
 }
 NEEDED = ("project", "account_id", "region", "bucket")

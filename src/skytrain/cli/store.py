@@ -17,7 +17,7 @@ app = typer.Typer(
 )
 
 PLACE = "a folder, file:///... or s3://bucket/prefix"
-From = Annotated[str, typer.Argument(metavar="FROM", help=f"What to copy: {PLACE}.", show_default=False)]
+From = Annotated[str, typer.Argument(metavar="FROM", help=f"What to copy: {PLACE}, or a file.", show_default=False)]
 To = Annotated[str, typer.Argument(metavar="TO", help=f"Where to: {PLACE}.", show_default=False)]
 Arguments = Annotated[
     list[str] | None,
@@ -50,13 +50,15 @@ def copy(
 
     Everything below FROM gets the same name below TO: training data up, checkpoints down. Run it again after an
     interruption: only what is missing or different is copied. Checkpoints and data sets become visible at TO when
-    they are whole, because markers and manifests are copied last. Nothing at TO is deleted.
+    they are whole, because markers and manifests are copied last. Nothing at TO is deleted. A FROM that is a file is
+    copied into TO.
 
     \b
     Examples:
       skytrain store copy skytrain-store s3://bucket/project --dry-run
       skytrain store copy skytrain-store/tokens s3://bucket/project/tokens
       skytrain store copy s3://bucket/project/runs/my-run skytrain-store/runs/my-run
+      skytrain store copy tasks.jsonl s3://bucket/project/inputs
     """
     from ..pipelines.copy import copy as pipeline, describe_copy
     from .console import reporter

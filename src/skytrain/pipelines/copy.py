@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 
 from ..config import Config, StoreConfig, format_bytes
 from ..runs import Reporter
@@ -27,12 +28,15 @@ class CopyReport:
 def copy(
     config: Config, source: str, target: str, reporter: Reporter, *, dry_run: bool = False, overwrite: bool = False
 ) -> CopyReport:
-    """Copy `source` to `target`, both a folder or s3://bucket/prefix.
+    """Copy `source` to `target`, both a folder or s3://bucket/prefix. A source that is a file goes into that folder.
 
     `store.sse` and `store.kms_key` of the configuration encrypt what is written to a bucket.
     """
     patience = config.store.patience
-    origin = open_store(StoreConfig(root=source, sse=None, kms_key=None, patience=patience))
+    file = Path(source).expanduser()
+    only = file.name if "://" not in source and file.is_file() else None
+    root = str(file.parent) if only is not None else source
+    origin = open_store(StoreConfig(root=root, sse=None, kms_key=None, patience=patience))
     sealed = config.store if target.startswith("s3://") else dataclasses.replace(config.store, sse=None, kms_key=None)
     goal = open_store(dataclasses.replace(sealed, root=target))
     journal = CopyJournal.of(origin, goal)
@@ -43,7 +47,7 @@ def copy(
     def copying(done: float, total: float, key: str) -> None:
         reporter.progress("copy", done, total, f"{format_bytes(done)} of {format_bytes(total)}, {key}")
 
-    plan = plan_copy(origin, goal, journal, total_progress(0, comparing))
+    plan = plan_copy(origin, goal, journal, total_progress(0, comparing), only)
     if not overwrite:
         refuse_replacing(plan)
     if not dry_run and plan.to_copy:

@@ -88,15 +88,21 @@ class CopyPlan:
         return sum(stat.size for stat in self.to_copy)
 
 
-def plan_copy(source: Store, target: Store, journal: CopyJournal, progress: Progress | None = None) -> CopyPlan:
-    """Compare the two stores. `progress` is called with the bytes that have to be read for that."""
-    check_apart(source, target)
-    stats = source.list()
+def plan_copy(
+    source: Store, target: Store, journal: CopyJournal, progress: Progress | None = None, only: str | None = None
+) -> CopyPlan:
+    """Compare the two stores, or one object of theirs. `progress` is called with the bytes that are read for that."""
+    if only is None:
+        check_apart(source, target)
+        stats = source.list()
+    else:
+        stats = [stat for stat in (source.stat(only),) if stat is not None]
     if not stats:
         raise SkytrainError(
             f"there is nothing to copy at {source.root}\n  check the path; a bucket's prefix is a folder"
         )
-    there = {stat.key: stat for stat in target.list()}
+    others = target.list() if only is None else [target.stat(only)]
+    there = {stat.key: stat for stat in others if stat is not None}
 
     def item(stat: Stat) -> CopyItem:
         other = there.get(stat.key)

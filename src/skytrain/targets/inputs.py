@@ -1,4 +1,4 @@
-"""What the machines of a training job will read: tokens, tokenizer, weights, tasks, the checkpoint to resume from.
+"""What the machines of a job will read: tokens, tokenizer, weights, tasks, checkpoints, sources.
 
 It is looked for before anything is rented, with the code that training uses. Machines read the store, the hub unless
 their network is closed, and nothing of this computer.
@@ -19,12 +19,21 @@ from ..evaluation import stored_task_key
 from ..planning import JobKind, expected_loss_text, read_plan
 from ..runs import recorded_commit, run_name
 from ..storage import Store, is_hub_name, open_store, staged_at
-from ..tokens import Prepared, find_training_data, open_mixture
+from ..tokens import (
+    Prepared,
+    check_validation,
+    find_training_data,
+    has_tokenizer,
+    is_stored,
+    missing_files,
+    open_mixture,
+)
 from .base import LaunchRequest, ReadyJob
 from .registry import check_request, find_target, target_of
 
 HERE = "skytrain-store"  # the store of a computer without an account
-OF_PREPARE = ("recipe=", "data=", "data.", "tokenizer=", "tokenizer.")
+# The settings that decide which tokens are made, and where. Weights may bring the tokenizer.
+OF_PREPARE = ("recipe", "data", "tokenizer", "store", "model.weights", "model.name", "engine")
 
 
 class MissingInput(SkytrainError):
@@ -65,14 +74,17 @@ def prepare_job(request: LaunchRequest) -> ReadyJob:
 def find_inputs(config: Config, job: JobKind, overrides: Sequence[str] = (), *, prepared: bool = True) -> list[str]:
     """Return what a job's machines will read, a line each. Raises MissingInput for the first thing that they would not find.
 
-    `overrides` are the user's, for the command that makes what is missing. Tokens that are not `prepared` are not
-    looked for: an earlier stage makes them.
+    `overrides` are the user's, for the command that makes what is missing. What is not `prepared` is not looked for: an
+    earlier stage makes the tokens, or the checkpoint.
     """
+    store = open_store(config.store)
     if job == "finish":
-        return _find_tasks(finish_settings(config), open_store(config.store), after_training=True)
+        trained = [_find_trained(config, store)] if prepared else []
+        return [*trained, *_find_tasks(finish_settings(config), store, after_training=True)]
+    if job == "prepare":
+        return _find_sources(config, store)
     if job not in ("train", "tune"):
         return []
-    store = open_store(config.store)
     weights = _find_weights(config, store)  # first: they bring the tokenizer, by which tokens are found
     if not prepared:
         lines = []
@@ -90,17 +102,35 @@ def find_inputs(config: Config, job: JobKind, overrides: Sequence[str] = (), *, 
 def _find_tokens(config: Config, store: Store, overrides: Sequence[str]) -> Prepared:
     try:
         prepared = find_training_data(store, config)
-        open_mixture(store, config.loader, prepared.tokenizer_id)
+        mixture = open_mixture(store, config.loader, prepared.tokenizer_id)
     except SkytrainError as error:
         if error.exit_code != 2:  # the store could not be asked
             raise
         problem = str(error).partition("\n")[0]
-        words = [word for word in overrides if word.startswith(OF_PREPARE)]
-        raise MissingInput(f"{problem}\n{_how_to_prepare(config, words)}") from None
+        raise MissingInput(f"{problem}\n{_how_to_prepare(config, overrides)}") from None
+    try:
+        check_validation(store, config, prepared)
+    except SkytrainError as error:
+        raise MissingInput(str(error)) from None
+    for each in (prepared, *mixture.values()):
+        if missing := missing_files(store, each):
+            raise MissingInput(
+                f"{store.url(missing[0])}: its manifest names this file, and it is missing or has another size "
+                f"({len(missing)} such files)\n  copy them again: skytrain store copy {HERE} {store.root}; "
+                f"or delete {store.url(each.folder)}, and{_how_to_prepare(config, overrides)[1:]}"
+            )
+    if not has_tokenizer(config.tokenizer, store, prepared.tokenizer_id):
+        raise MissingInput(
+            f"{store.url(f'tokenizers/{prepared.tokenizer_id}')}: there is no such tokenizer, with which the tokens were made\n"
+            f"  copy it: skytrain store copy {HERE}/tokenizers {store.root}/tokenizers"
+        )
     return prepared
 
 
-def _how_to_prepare(config: Config, words: Sequence[str]) -> str:
+def _how_to_prepare(config: Config, overrides: Sequence[str]) -> str:
+    words = [word for word in overrides if _is_of_prepare(word)]
+    if config.tokenizer.kind == "hf":  # it may be that of the model
+        words += [word for word in overrides if word.startswith("model=")]
     settings = shlex.join(words)
     if _shares_files(config):
         return f"  prepare them first: skytrain prepare {settings}".rstrip()
@@ -108,6 +138,43 @@ def _how_to_prepare(config: Config, words: Sequence[str]) -> str:
         f"  make them there: skytrain launch prepare {settings} cloud=ec2\n"
         f"  or copy those that you have: skytrain store copy {HERE} {config.store.root}"
     )
+
+
+def _is_of_prepare(word: str) -> bool:
+    key = word.lstrip("+~").partition("=")[0]
+    return any(key == each or key.startswith((f"{each}.", f"{each}/")) for each in OF_PREPARE)
+
+
+def _find_sources(config: Config, store: Store) -> list[str]:
+    """Find what a job that prepares data reads besides the files that its plan has listed."""
+    arguments = config.data.source.args
+    places = {f"data.source.{name}": arguments.get(name) for name in ("paths", "validation_paths")}
+    for setting, given in places.items():
+        for place in [given] if isinstance(given, str) else given or []:
+            _check_role(config, setting, place)
+    if config.data.cleaning.decontaminate.enabled:
+        for place in config.data.cleaning.decontaminate.paths:
+            _check_readable(config, "data.cleaning.decontaminate.paths", place)
+    tokenizer = config.tokenizer
+    if not is_stored(tokenizer, store) and Path(tokenizer.name).expanduser().exists() and not _shares_files(config):
+        raise MissingInput(
+            f"tokenizer.name={tokenizer.name}: a folder of this computer, which rented machines cannot read\n"
+            "  put it into the store: skytrain prepare data=synthetic data.source.tokens=10K tokenizer=hf "
+            f"tokenizer.name={shlex.quote(tokenizer.name)} cloud=aws; then the same command again"
+        )
+    return []
+
+
+def _find_trained(config: Config, store: Store) -> str:
+    """Find the checkpoint that is evaluated and exported."""
+    run = run_name(config)
+    newest = max((commit.step for commit in committed(store, run)), default=None)
+    if newest is None:
+        raise MissingInput(
+            f"run {run}: {store.url(f'runs/{run}/checkpoints')} has no checkpoint to evaluate and export\n"
+            "  skytrain status lists the runs of the store; train this one first: skytrain launch train"
+        )
+    return f"step {newest} of {run}"
 
 
 def _find_files(config: Config) -> str:
@@ -188,19 +255,44 @@ def _check_readable(config: Config, setting: str, place: str) -> None:
     if _shares_files(config):
         return
     if "://" in place:
+        _check_role(config, setting, place)
         if not _is_there(config, place):
             raise MissingInput(f"{setting}={place}: nothing is there\n  correct {setting}")
         return
     if Path(place).expanduser().exists() or not is_hub_name(place.partition("@")[0]):
         raise MissingInput(
-            f"{setting}={place}: a file of this computer, which rented machines cannot read\n"
-            f"  copy it: skytrain store copy {shlex.quote(place)} {config.store.root}/inputs/{Path(place).name}; "
-            f"then {setting}={config.store.root}/inputs/{Path(place).name}"
+            f"{setting}={place}: a file of this computer, which rented machines cannot read\n{_how_to_copy(config, setting, place)}"
         )
     if config.cloud.closed_network:
         raise MissingInput(
             f"{setting}={place}: on the internet, which machines of this closed network cannot reach\n"
             f"  copy the folder to the store, and set {setting} to its s3:// URL"
+        )
+
+
+def _how_to_copy(config: Config, setting: str, place: str) -> str:
+    """Return the command that copies a file, a folder or the folder of a pattern to the bucket, and the setting after it."""
+    inputs = f"{config.store.root}/inputs"
+    path = Path(place)
+    if "*" in path.name:
+        folder = path.parent.resolve().name
+        return f"  copy them: skytrain store copy {shlex.quote(str(path.parent))} {inputs}/{folder}; then {setting}='{inputs}/{folder}/{path.name}'"
+    if path.expanduser().is_dir():
+        return f"  copy it: skytrain store copy {shlex.quote(place)} {inputs}/{path.name}; then {setting}={inputs}/{path.name}"
+    return f"  copy it: skytrain store copy {shlex.quote(place)} {inputs}; then {setting}={inputs}/{path.name}"
+
+
+def _check_role(config: Config, setting: str, place: str) -> None:
+    """Raise unless the role of the machines may read a bucket, as far as Terraform's base has told which ones it may."""
+    allowed = config.cloud.readable_buckets
+    if allowed is None or not place.startswith("s3://") or place.startswith(f"{config.store.root}/"):
+        return
+    bucket = place.removeprefix("s3://").partition("/")[0]
+    if bucket not in allowed:
+        raise MissingInput(
+            f"{setting}={place}: machines may read {', '.join((config.store.root, *(f's3://{name}' for name in allowed)))} only\n"
+            f"  add {bucket} to the variable readable_buckets of infra/terraform/base, apply, and skytrain cloud init --force; "
+            f"or copy it: skytrain store copy {shlex.quote(place)} {config.store.root}/inputs"
         )
 
 

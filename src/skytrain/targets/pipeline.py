@@ -199,7 +199,9 @@ def _check_inputs(stages: Sequence[_Stage], config: Config, words: Sequence[str]
             )
         if "train" in names:
             find_inputs(config, "train", words, prepared="prepare" not in names)
-        find_inputs(config, "finish", words)
+        if "prepare" in names:
+            find_inputs(config, "prepare", words)
+        find_inputs(config, "finish", words, prepared="train" not in names)
     except SkytrainError as error:
         if not dry_run:
             raise

@@ -27,6 +27,7 @@ from .manifest import (
 )
 from .opening import (
     TrainingSources as TrainingSources,
+    check_validation as check_validation,
     find_training_data as find_training_data,
     open_file_split as open_file_split,
     open_mixture as open_mixture,
@@ -39,6 +40,7 @@ from .prepared import (
     Prepared as Prepared,
     find_prepared as find_prepared,
     find_prepared_for as find_prepared_for,
+    missing_files as missing_files,
     open_prepared as open_prepared,
     tokens_folder as tokens_folder,
     trained_tokenizer_id as trained_tokenizer_id,
@@ -54,6 +56,7 @@ from .spark_shards import (
 from .tokenizers import (
     Tokenizer as Tokenizer,
     describe_begin as describe_begin,
+    has_tokenizer as has_tokenizer,
     is_stored as is_stored,
     load_tokenizer_folder as load_tokenizer_folder,
     open_tokenizer as open_tokenizer,

@@ -81,6 +81,15 @@ def find_training_data(store: Store, config: Config) -> Prepared:
     return Prepared(folder, tokenizer.id, train["train"].manifest, validation.manifest if validation else None)
 
 
+def check_validation(store: Store, config: Config, prepared: Prepared) -> None:
+    """Raise SkytrainError if a run shall validate, and its data has nothing to validate on."""
+    if config.trainer.validate_every and prepared.validation is None:
+        raise SkytrainError(
+            f"{store.url(prepared.folder)} has no validation split to validate on\n"
+            "  prepare with a larger data.validation_fraction, or set trainer.validate_every=null"
+        )
+
+
 def open_file_split(files: TokenFilesConfig, split: Split, tokenizer: Tokenizer) -> TokenSplit:
     """Open one split of another project's files and make all of it local."""
     pattern = files.train if split == "train" else files.validation

@@ -104,6 +104,23 @@ def _choose_tokenizer(
     )
 
 
+def missing_files(store: Store, prepared: Prepared) -> list[str]:
+    """Return the keys of files that the manifests name, and that the store lacks or has with another size."""
+    missing = []
+    for manifest in (prepared.train, prepared.validation):
+        if manifest is None:
+            continue
+        prefix = prepared.prefix(manifest.split)
+        sizes = {stat.key: stat.size for stat in store.list(prefix)}
+        for shard in manifest.shards:
+            files = {"bin": shard.bytes, "idx": None, **({"mask": shard.mask_bytes} if shard.mask_sha256 else {})}
+            for ending, size in files.items():
+                key = f"{prefix}/{shard.name}.{ending}"
+                if key not in sizes or (size is not None and sizes[key] != size):
+                    missing.append(key)
+    return missing
+
+
 def trained_tokenizer_key(dataset: str, version: str, settings: BPETokenizerConfig) -> str:
     """Return the key of the id of the tokenizer trained on this corpus with these settings."""
     name = f"tokenizer-{settings.name}-{settings.vocab_size}-{settings.sample_bytes}"

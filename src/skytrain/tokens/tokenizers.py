@@ -83,6 +83,13 @@ def is_stored(config: TokenizerConfig, store: Store, id: str | None = None) -> b
     return store.exists(f"{FOLDER}/{id or config.id}/{DEFINITION}")
 
 
+def has_tokenizer(config: TokenizerConfig, store: Store, id: str) -> bool:
+    """Return whether `open_tokenizer` finds the files of this tokenizer in the store, or needs none."""
+    if config.kind == "gpt2":
+        return True
+    return any(store.exists(f"{FOLDER}/{id}/{name}") for name in (DEFINITION, TOKENIZER_FILE))
+
+
 def read_tokenizer_settings(settings: Mapping[str, Any], store_settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a Hugging Face tokenizer that come from its files: its vocabulary and its id.
 

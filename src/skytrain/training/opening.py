@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ..config import INTERRUPTED, Config, SkytrainError
+from ..config import INTERRUPTED, Config
 from ..models import count_parameters
 from ..runs import RunRecord, attempt_numbers, load_run, new_record, plain, read_outcome
 from ..storage import Store
@@ -18,6 +18,7 @@ from ..tokens import (
     TokenDataModule,
     Tokenizer,
     TrainingSources,
+    check_validation,
     find_training_data,
     open_mixture,
     open_tokenizer,
@@ -80,11 +81,7 @@ def open_data(config: Config, plan: TrainingPlan, store: Store) -> TokenDataModu
 
 def _make_data(config: Config, plan: TrainingPlan, store: Store, sources: TrainingSources) -> TokenDataModule:
     prepared = sources.prepared
-    if config.trainer.validate_every and prepared.validation is None:
-        raise SkytrainError(
-            f"{store.url(prepared.folder)} has no validation split to validate on\n"
-            "  prepare with a larger data.validation_fraction, or set trainer.validate_every=null"
-        )
+    check_validation(store, config, prepared)
     sequences = plan.batches.in_sequences(config.trainer.sequence_length)
     opened = open_training_data(
         store,

@@ -71,6 +71,9 @@ class CloudConfig:
         "where machine_roles.boundary is null.",
     )
     instance_families: list[str] = setting(EXECUTION, "Families that the operator may start; empty: not known.")
+    readable_buckets: list[str] | None = setting(
+        EXECUTION, "Buckets besides the store's that the machines' roles may read; null: not known."
+    )
     log_groups: dict[str, str] = setting(EXECUTION, "CloudWatch log groups by purpose.")
     target: str | None = setting(
         EXECUTION,

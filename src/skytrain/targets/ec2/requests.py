@@ -130,7 +130,7 @@ def network_interfaces(group: GroupSpec) -> list[dict[str, Any]]:
     elif group.cloud.subnets.nodes == "public":
         raise SkytrainError(
             f"{group.offer.instance_type} with EFA needs private subnets: EC2 gives no public address to a machine with several interfaces\n"
-            "  apply infra/terraform/base with nat = true or closed_network = true, then: skytrain cloud init"
+            "  apply infra/terraform/base with nat_gateway = true or interface_endpoints = true, then: skytrain cloud init --force"
         )
     if group.offer.instance_type.startswith(PLAIN_FIRST_CARD):
         cards = [{"NetworkCardIndex": card, "DeviceIndex": 0} for card in range(1, efa + 1)]
