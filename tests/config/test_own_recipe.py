@@ -25,15 +25,41 @@ def test_a_file_in_the_folder_recipe_may_set_anything(
     assert composed.origins["trainer.steps"] == "recipe/small_model.yaml"
 
 
+def test_the_recipe_of_the_page_works_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs/extending.md").read_text()
+    text = page.partition("`recipe/small_model.yaml`\n```yaml\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "small_model.yaml").write_text(text)
+    composed = compose(["recipe=small_model", "trainer.steps=20"])
+    config = composed.config
+    assert (config.trainer.steps, config.optimizer.name, config.lr_schedule.name) == (20, "adamw", "wsd")
+    assert composed.origins["optimizer.lr"] == "recipe/small_model.yaml"
+    assert config.data == compose(["recipe=quickstart"]).config.data
+
+
 def test_a_wrong_setting_in_an_own_recipe_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / "wrong.yaml").write_text("trainer:\n  stepz: 7\n")
     with pytest.raises(ConfigError, match=r"trainer\.stepz"):
         compose(["recipe=wrong"])
+    (tmp_path / "recipe" / "other.yaml").write_text("trainer:\n  batch_size: 4\n")
+    with pytest.raises(ConfigError, match=r"here it is trainer\.batch_tokens"):
+        compose(["recipe=other"])
 
 
-@pytest.mark.parametrize("word", ["trainer.batch_size=4", "parallel.strategy=ddp", "n_layer=4", "data.source.paths=X"])
+OF_OTHER_TOOLS = (
+    *("trainer.batch_size=4", "parallel.strategy=ddp", "n_layer=4", "data.source.paths=X"),
+    *("trainer.accelerator=gpu", "trainer.limit_val_batches=10", "optimizer.betas=[0.9,0.95]"),
+    *("warmup_ratio=0.1", "model.hidden_size=64", "resume_from_checkpoint=true", "per_device_eval_batch_size=8"),
+    *("min_lr=1e-5", "eval_iters=10", "lr_decay_iters=100", "decay_lr=true"),
+    *("training.local_batch_size=4", "activation_checkpoint.mode=full", "parallelism.tensor_parallel_degree=2"),
+    *("sequence_len=1024", "num_epochs=3", "val_set_size=0.05", "sample_packing=true", "adapter=lora"),
+)
+
+
+@pytest.mark.parametrize("word", OF_OTHER_TOOLS)
 def test_words_of_other_tools_are_translated(word: str) -> None:
     key = word.partition("=")[0]
     with pytest.raises(ConfigError) as refusal:
@@ -48,6 +74,31 @@ def test_the_translations_name_settings_that_exist() -> None:
             key = word.partition("=")[0]
             if "=" in word and "." in key and key != "data.source.paths":
                 assert key in known, word
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("trainer.precision=bf16", "trainer.precision=bf16-mixed"),
+        ("trainer.activation_checkpointing=true", "trainer.activation_checkpointing=full"),
+        ("model=gpt2", "model=gpt2-124m"),
+        ("budget=150", "budget.usd=150"),
+        ("store=s3://bucket/project", "store.root=s3://bucket/project"),
+        ("lr=1e-3", "optimizer.lr=0.001"),
+        ("trainer.warmup_steps=5", "lr_schedule.warmup_steps=5"),
+        ("optimizr.lr=1", "optimizer.lr=1"),
+    ],
+)
+def test_values_and_groups_that_are_meant_are_offered(word: str, meant: str) -> None:
+    with pytest.raises(SkytrainError) as refusal:
+        compose([word])
+    assert f"did you mean {meant}?" in str(refusal.value)
+
+
+def test_a_word_that_resembles_nothing_gets_no_guess() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        compose(["trainer.xyz=1"])
+    assert "did you mean" not in str(refusal.value) and "trainer has sequence_length" in str(refusal.value)
 
 
 def test_several_values_point_to_tune() -> None:

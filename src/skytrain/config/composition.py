@@ -25,7 +25,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from .checks import check
 from .errors import ConfigError, SkytrainError, nearest
 from .group_files import GROUPS_MODULE, with_left_out
-from .other_tools import advice
+from .other_tools import advice, meant_value
 from .schema import Config, flatten
 from .secrets import check_settings
 from .typed import build, is_text
@@ -212,7 +212,7 @@ def _read_files(lines: tuple[str, ...], folders: tuple[Path, ...]) -> tuple[Dict
         except HydraException as error:
             raise _bad_choice(loader, parse_overrides(lines), error, folders) from None
         except ValueError as error:  # Hydra rejects a group choice that is not a name
-            raise SkytrainError(f"{' '.join(lines)}: {error}") from None
+            raise _no_name(parse_overrides(lines)) or SkytrainError(f"{' '.join(lines)}: {error}") from None
         except (OmegaConfBaseException, YAMLError) as error:
             raise SkytrainError(f"a configuration file cannot be read: {' '.join(str(error).split())}") from None
         # Hydra does not record which file set a value, so load the files one by one, in order.
@@ -272,6 +272,16 @@ def _name(repository: Any, config_path: str) -> str:
     return f"{config_path}.yaml"
 
 
+def _no_name(choices: list[Override]) -> SkytrainError | None:
+    """Return the error for a group whose choice is a number or another value."""
+    for choice in choices:
+        value = choice.value()
+        if not isinstance(value, (str, list)):
+            hint = f"did you mean budget.usd={value}?" if choice.key_or_group == "budget" else "a group takes a name"
+            return ConfigError(choice.key_or_group, f"{value!r} is not a choice", origin=COMMAND_LINE, hint=hint)
+    return None
+
+
 def _bad_choice(loader: Any, choices: list[Override], error: Exception, folders: Sequence[Path]) -> SkytrainError:
     for choice in choices:
         group = choice.key_or_group
@@ -280,8 +290,10 @@ def _bad_choice(loader: Any, choices: list[Override], error: Exception, folders:
         for folder in folders:
             options |= {path.stem for path in (folder / group).glob("*.yaml")}
         if word not in options:
-            guess = nearest(word, options)
+            guess = meant_value(group, word) or nearest(word, options)
             hint = f"did you mean {group}={guess}?  " if guess else ""
+            if group == "store" and ("/" in word or "." in word):
+                hint = f"did you mean store.root={word}?  "
             if (group, word) == ("cloud", "aws"):
                 hint = "`skytrain cloud init` writes cloud/aws.yaml into this folder (docs/aws.md)  "
             return ConfigError(
@@ -306,13 +318,8 @@ def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> Non
     if not _known(tree, key) and key not in RENAMED:
         leaves = list(flatten(OmegaConf.to_container(tree, resolve=False)))
         groups = [name for name in tree if isinstance(name, str)]
-        same_name = [leaf for leaf in leaves if leaf.rpartition(".")[2] == key.rpartition(".")[2]]
-        guess = same_name[0] if same_name else nearest(key, [*leaves, *groups])
-        hint = advice(key) or (
-            f"did you mean {guess}={value}?"
-            if guess
-            else f"groups: {', '.join(GROUPS)}; `skytrain config show` lists every setting"
-        )
+        guess = _similar(key, leaves, groups)
+        hint = advice(key) or (f"did you mean {guess}={value}?" if guess else _choices(key, leaves))
         raise ConfigError(key, f"no such setting (value {value!r})", origin=COMMAND_LINE, hint=hint)
     # What it refers to may be missing as long as it is not read.
     present = OmegaConf.select(tree, key, throw_on_resolution_failure=False)
@@ -323,6 +330,27 @@ def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> Non
         )
     OmegaConf.update(tree, key, value, merge=isinstance(value, dict))
     _set_origin(origins, key, value, COMMAND_LINE)
+
+
+def _choices(key: str, leaves: Sequence[str]) -> str:
+    group = key.rpartition(".")[0]
+    inside = [leaf.rpartition(".")[2] for leaf in leaves if group and leaf.rpartition(".")[0] == group]
+    if inside:
+        return f"{group} has {', '.join(inside)}"
+    return f"groups: {', '.join(GROUPS)}; `skytrain config show` lists every setting"
+
+
+def _similar(key: str, leaves: Sequence[str], groups: Sequence[str]) -> str | None:
+    """Return the setting that was probably meant: of the same name, of a similar name in its group, or similar in all."""
+    group, _, name = key.rpartition(".")
+    same = [leaf for leaf in leaves if leaf.rpartition(".")[2] == name]
+    if direct := [leaf for leaf in same if leaf.count(".") < 2]:
+        return direct[0]
+    inside = {leaf.rpartition(".")[2]: leaf for leaf in leaves if group and leaf.rpartition(".")[0] == group}
+    if inside:  # the group's own name makes all of its settings look similar
+        found = nearest(name, inside, cutoff=0.6)
+        return inside[found] if found else None
+    return nearest(key, [*leaves, *groups], cutoff=0.7)
 
 
 def _rename(tree: DictConfig, origins: dict[str, str]) -> None:

@@ -1,59 +1,174 @@
-"""What settings of Lightning, Hugging Face's Trainer, nanoGPT and llm.c are called here, for hints."""
+"""What settings of Lightning, Hugging Face's Trainer, nanoGPT, llm.c, torchtitan and axolotl are called here, for hints."""
 
 from __future__ import annotations
 
 BATCH = "trainer.batch_tokens=N (tokens of a step) and trainer.micro_batch=N (sequences of a GPU at a time)"
 DEVICES = "--processes N (GPUs of a node) and --nodes N; cloud targets take them from the plan"
 PRECISION = "trainer.precision=bf16-mixed"
-STRATEGY = "parallel=ddp, fsdp, hsdp, tp, pp, deepspeed-zero3 (skytrain config show lists them)"
+STRATEGY = "parallel=ddp, fsdp, hsdp, tp, pp, deepspeed-zero3 (docs/parallelism.md)"
+LENGTH = "trainer.sequence_length=N"
+EPOCHS = "trainer.tokens=N: an epoch is as many tokens as the data has"
+TENSOR = "parallel=tp, with parallel.tensor=N"
+INSTANCE = "--instance TYPE, of skytrain plan and launch"
+WARMUP = "lr_schedule.warmup_steps=N"
+SCHEDULE = "lr_schedule=cosine, linear, wsd, power or constant"
+CLIP = "trainer.clip_norm=N"
+WEIGHTS = "model=hf-weights with model.weights=FOLDER or OWNER/NAME"
+RECOMPUTE = "trainer.activation_checkpointing=full (or selective)"
+VALIDATE = "trainer.validate_every=N"
+SAVE = "trainer.checkpoint_every=10m (or a number of steps)"
+RESUME = "nothing: the same command resumes; run=NAME names a run"
+PLACE = "store.root=FOLDER and run=NAME"
+LOGGERS = "trainer.loggers=[tensorboard,wandb]"
 
 HERE = {
+    # batches and length
     "batch_size": BATCH,
     "train_batch_size": BATCH,
+    "local_batch_size": "trainer.micro_batch=N",
     "global_batch_size": "trainer.batch_tokens=N (tokens, not sequences)",
     "total_batch_size": "trainer.batch_tokens=N",
     "micro_batch_size": "trainer.micro_batch=N",
     "per_device_train_batch_size": "trainer.micro_batch=N",
+    "per_device_eval_batch_size": "trainer.micro_batch=N, for validation too",
     "gradient_accumulation_steps": f"nothing: it follows from {BATCH}",
     "accumulate_grad_batches": f"nothing: it follows from {BATCH}",
-    "strategy": STRATEGY,
-    "fsdp": "parallel=fsdp",
-    "deepspeed": "parallel=deepspeed-zero3",
-    "devices": DEVICES,
-    "num_nodes": DEVICES,
+    "block_size": LENGTH,
+    "max_seq_length": LENGTH,
+    "max_length": LENGTH,
+    "seq_len": LENGTH,
+    "seq_length": LENGTH,
+    "sequence_len": LENGTH,
+    "sample_packing": "loader.packing=documents",
     "max_steps": "trainer.steps=N",
     "max_iters": "trainer.steps=N",
     "num_iterations": "trainer.steps=N",
-    "max_epochs": "trainer.tokens=N: an epoch is as many tokens as the data has",
-    "num_train_epochs": "trainer.tokens=N: an epoch is as many tokens as the data has",
+    "max_epochs": EPOCHS,
+    "num_epochs": EPOCHS,
+    "num_train_epochs": EPOCHS,
+    "dollars": "budget.usd=DOLLARS",
+    "max_time": "budget.usd=DOLLARS, after which a run stops, saved",
+    # machines
+    "strategy": STRATEGY,
+    "fsdp": "parallel=fsdp",
+    "fsdp_config": "parallel=fsdp, and the settings of the group parallel",
+    "deepspeed": "parallel=deepspeed-zero3",
+    "deepspeed_config": "parallel=deepspeed-zero1, -zero2 or -zero3",
+    "zero_stage": "parallel=deepspeed-zero1, -zero2 or -zero3",
+    "devices": DEVICES,
+    "num_nodes": DEVICES,
+    "accelerator": "trainer.device=cuda (or cpu)",
+    "backend": "nothing: NCCL on GPUs, gloo on CPUs",
+    "tensor_parallel_size": TENSOR,
+    "tp": TENSOR,
+    "tensor_parallel_degree": TENSOR,
+    "data_parallel_shard_degree": "parallel=fsdp, with parallel.shard=N",
+    "data_parallel_replicate_degree": "parallel=hsdp, with parallel.replicate=N",
+    "pipeline_parallel_degree": "parallel=pp, with parallel.pipeline=N",
+    "context_parallel_degree": "parallel=cp, with parallel.context=N",
+    "instance": INSTANCE,
+    "instance_type": INSTANCE,
+    "spot": "--market spot, of skytrain plan and launch",
+    "market": "--market spot, of skytrain plan and launch",
+    # optimizer and schedule
     "learning_rate": "optimizer.lr=RATE",
-    "warmup_iters": "lr_schedule.warmup_steps=N",
-    "gradient_clip_val": "trainer.clip_norm=N",
-    "max_grad_norm": "trainer.clip_norm=N",
-    "grad_clip": "trainer.clip_norm=N",
-    "block_size": "trainer.sequence_length=N",
-    "max_seq_length": "trainer.sequence_length=N",
+    "betas": "optimizer.beta1=B and optimizer.beta2=B",
+    "optim": "optimizer=adamw, lion or muon",
+    "type": "the name of the group's choice, such as optimizer=adamw",
+    "warmup_iters": WARMUP,
+    "warmup_ratio": f"{WARMUP}, in steps",
+    "lr_scheduler_type": SCHEDULE,
+    "decay_lr": SCHEDULE,
+    "lr_decay_iters": f"nothing: the schedule ends with trainer.steps; {SCHEDULE}",
+    "min_lr": "lr_schedule.final_fraction=F, a share of optimizer.lr",
+    "gradient_clip_val": CLIP,
+    "max_grad_norm": CLIP,
+    "grad_clip": CLIP,
+    "gradient_clipping": CLIP,
+    # the model
     "n_layer": "model.layers=N",
+    "num_hidden_layers": "model.layers=N",
     "n_head": "model.heads=N",
+    "num_attention_heads": "model.heads=N",
+    "num_key_value_heads": "model.kv_heads=N",
     "n_embd": "model.width=N",
+    "hidden_size": "model.width=N",
+    "intermediate_size": "model.mlp_width=N",
+    "flavor": "model=NAME (skytrain models lists them)",
+    "base_model": WEIGHTS,
+    "model_name_or_path": WEIGHTS,
+    "init_from": f"--from RUN, or {WEIGHTS}",
+    "adapter": "nothing: all weights are trained",
+    "load_in_8bit": "nothing: all weights are trained",
+    "load_in_4bit": "nothing: all weights are trained",
+    "torch_compile": "trainer.compile=true",
+    "flash_attention": "nothing: it is used where the GPU has it (trainer.kernels.attention)",
     "bf16": PRECISION,
     "fp16": "trainer.precision=16-mixed",
+    "tf32": "nothing: trainer.precision decides",
     "dtype": PRECISION,
-    "gradient_checkpointing": "trainer.activation_checkpointing=full (or selective)",
-    "eval_steps": "trainer.validate_every=N",
-    "eval_interval": "trainer.validate_every=N",
-    "val_check_interval": "trainer.validate_every=N",
-    "save_steps": "trainer.checkpoint_every=10m (or a number of steps)",
+    "gradient_checkpointing": RECOMPUTE,
+    "activation_checkpoint.mode": RECOMPUTE,
+    # what is measured, saved and logged
+    "eval_steps": VALIDATE,
+    "eval_interval": VALIDATE,
+    "val_check_interval": VALIDATE,
+    "check_val_every_n_epoch": VALIDATE,
+    "eval_strategy": VALIDATE,
+    "evaluation_strategy": VALIDATE,
+    "eval_iters": "trainer.validate_tokens=N",
+    "limit_val_batches": "trainer.validate_tokens=N",
+    "val_set_size": "data.validation_fraction=F",
+    "save_steps": SAVE,
+    "save_strategy": SAVE,
+    "always_save_checkpoint": SAVE,
+    "enable_checkpointing": SAVE,
+    "save_every": SAVE,
+    "checkpoint.interval": SAVE,
     "save_total_limit": "trainer.keep_checkpoints=N",
+    "resume_from_checkpoint": RESUME,
+    "ckpt_path": RESUME,
     "logging_steps": "trainer.log_every=N",
     "log_interval": "trainer.log_every=N",
-    "output_dir": "store.root=FOLDER and run=NAME",
-    "out_dir": "store.root=FOLDER and run=NAME",
-    "report_to": "trainer.loggers=[tensorboard,wandb]",
+    "log_freq": "trainer.log_every=N",
+    "output_dir": PLACE,
+    "out_dir": PLACE,
+    "default_root_dir": PLACE,
+    "run_name": "run=NAME",
+    "report_to": LOGGERS,
+    "logger": LOGGERS,
+    "wandb_log": LOGGERS,
+    "push_to_hub": "skytrain export --to hf, after training",
+    "hub_model_id": "skytrain export --to hf, after training",
+    # data
     "dataset": "data=NAME",
+    "datasets": "data=NAME",
+    "data.path": "data=text, jsonl or parquet, with data.source.paths='FILES'",
+    "tokenizer.path": "tokenizer=hf with tokenizer.name=FOLDER",
+    "store.path": "store.root=FOLDER, or s3://bucket/prefix",
+    "dataloader_num_workers": "trainer.workers=N",
     "data.source.paths": "data=text, jsonl or parquet, with data.source.paths='FILES': this data set is not made of files",
-    "init_from": "--from RUN, or model.weights=FOLDER",
 }
+
+# What a word that is not a choice of a setting or group stands for in other tools.
+VALUES = {
+    "trainer.precision": {
+        "bf16": "bf16-mixed",
+        "fp16": "16-mixed",
+        "16": "16-mixed",
+        "fp32": "32-true",
+        "32": "32-true",
+    },
+    "trainer.activation_checkpointing": {"True": "full", "False": "none"},
+    "model": {"gpt2": "gpt2-124m", "gpt2-medium": "gpt2-355m", "gpt2-large": "gpt2-774m", "gpt2-xl": "gpt2-1558m"},
+    "tokenizer": {"tiktoken": "gpt2"},
+    "loader.packing": {"True": "documents"},
+}
+
+
+def meant_value(key: str, word: str) -> str | None:
+    """Return the choice that a word of another tool stands for."""
+    return VALUES.get(key, {}).get(word)
 
 
 def advice(key: str) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from .errors import ConfigError, nearest
+from .other_tools import advice, meant_value
 from .schema import OtherKeys, Range, Unit, fields_of, groups_in, other_keys_of, tag_of
 
 Origins = Mapping[str, str]
@@ -73,11 +74,10 @@ class _Builder:
 
     def unknown(self, key: str, name: str, known: Mapping[str, Any]) -> ConfigError:
         guess = nearest(name, known)
-        return self.fail(
-            key,
-            "no such setting",
-            f"did you mean {_join(key.rpartition('.')[0], guess)}?" if guess else f"known here: {', '.join(known)}",
+        similar = (
+            f"did you mean {_join(key.rpartition('.')[0], guess)}?" if guess else f"known here: {', '.join(known)}"
         )
+        return self.fail(key, "no such setting", advice(key) or similar)
 
     def union(self, options: tuple[Any, ...], value: Any, key: str) -> Any:
         if type(None) in options and value is None:
@@ -101,7 +101,7 @@ class _Builder:
 
     def literal(self, words: tuple[Any, ...], value: Any, key: str) -> Any:
         if value not in words:
-            guess = nearest(str(value), map(str, words))
+            guess = meant_value(key, str(value)) or nearest(str(value), map(str, words))
             hint = (
                 f"did you mean {key}={guess}?  one of {', '.join(map(str, words))}"
                 if guess
