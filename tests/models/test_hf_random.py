@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from skytrain.config import ConfigError
-from skytrain.models import Decoder, build_model, save_hf_folder
+from skytrain.models import Decoder, build_model, load_hf_folder, save_hf_folder
 from skytrain.models.families import FAMILIES, gpt_oss
 from skytrain.models.families._rotary import ROPE_THETA
 from skytrain.models.hf_form import hf_form, read_hf_config
@@ -35,6 +35,16 @@ def test_a_config_with_keys_left_out_computes_what_transformers_computes(family,
     assert found.logits <= 1e-5
     assert found.gradients <= 1e-4
     assert found.exported <= 1e-5
+
+
+def test_yarn_of_a_length_that_is_shorter_than_a_few_turns_is_that_of_transformers(tmp_path):
+    """The ramp then ends before it begins."""
+    short = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 10, "beta_slow": 3.0}
+    data = {**random_json("llama", 0), "rope_parameters": {**short, "rope_theta": 5e6}, "rope_scaling": None}
+    theirs = folder_of(data, tmp_path)
+    tokens = torch.randint(97, (2, LENGTH))
+    with torch.no_grad():
+        assert relative(load_hf_folder(tmp_path)(tokens)[..., :97], theirs(tokens).logits) <= 1e-5
 
 
 def default_theta(config: Any) -> float:

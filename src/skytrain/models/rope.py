@@ -113,6 +113,7 @@ def _yarn(
     if truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, size - 1)
+    high = high + 0.001 if low == high else high
     steps = torch.arange(size // 2, device=plain.device, dtype=torch.float32)
-    stretch = ((steps - low) / max(high - low, 0.001)).clamp(0, 1)
+    stretch = ((steps - low) / (high - low)).clamp(0, 1)  # as in transformers where `high` is below `low`, too
     return plain / scaling.factor * stretch + plain * (1 - stretch)
