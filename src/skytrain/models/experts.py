@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..config import DecoderConfig, ExpertsConfig
 from .loss import WithAuxiliary, join_auxiliary
 from .mlp import MLP, Activation
+from .recompute import is_recomputing
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,18 @@ class Router(nn.Module):
         auxiliary: Tensor | None = None
         if self.training:
             load_be = count_load(experts_btk.flatten(1), self.settings.count)
-            self.load_e = load_be.sum(0) if self.load_e is None else self.load_e + load_be.sum(0)
+            self.count(load_be)
             auxiliary = self.auxiliary_loss(logits_bte, scores_bte, load_be)
         weights_nk = (weights_btk * self.settings.scale).flatten(0, 1)
         return Routing(experts_btk.flatten(0, 1), weights_nk, auxiliary)
+
+    def count(self, load_be: Tensor) -> None:
+        """Add up the loads of sequences. A block that runs again for its backward pass has counted them already.
+
+        Selective activation checkpointing also needs that: it takes no operation in the second run that the first had not.
+        """
+        if not is_recomputing():
+            self.load_e = load_be.sum(0) if self.load_e is None else self.load_e + load_be.sum(0)
 
     def choose(self, scores_bte: Tensor) -> Tensor:
         """Return the experts of each token: the best by score plus bias, in its best groups of experts."""
@@ -99,10 +108,7 @@ class Router(nn.Module):
         return load_be
 
     def take_load(self) -> Tensor | None:
-        """Return how many tokens went to each expert since the last call; None if there were none.
-
-        Activation checkpointing counts tokens twice, so only ratios mean something.
-        """
+        """Return how many tokens went to each expert since the last call; None if there were none."""
         load, self.load_e = self.load_e, None
         return load
 
@@ -153,7 +159,7 @@ class Experts(nn.Module):
 
     def count_served(self, rows: Tensor) -> None:
         """Note that so many rows were computed, in training."""
-        if self.training:
+        if self.training and not is_recomputing():
             self.served = rows if self.served is None else self.served + rows
 
     def take_served(self) -> Tensor | None:

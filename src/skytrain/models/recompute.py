@@ -43,6 +43,14 @@ def run_block(block: Callable[..., Any], recompute: Recompute, *inputs: Any, **n
     return checkpoint(block, *inputs, use_reentrant=False, context_fn=contexts, **named)
 
 
+def is_recomputing() -> bool:
+    """Return whether this is a block's second run, which is within the backward pass: what it counts was counted already.
+
+    A compiled block has none: it recomputes operations, not code.
+    """
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
 @contextmanager
 def nothing_kept() -> Iterator[None]:
     """Make `selective` recompute everything within this context.
