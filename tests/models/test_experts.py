@@ -22,7 +22,7 @@ from skytrain.training.optimizers.groups import BaseSettings, hidden_matrices, p
 PLAIN = ExpertsConfig(
     count=6,
     per_token=2,
-    width=20,
+    width=24,
     shared_width=None,
     dense_layers=0,
     scores="softmax",
@@ -157,7 +157,7 @@ def test_the_planner_counts_total_and_active_parameters(decoder_config, changes)
     padding = (config.padded_vocab - config.vocab_size) * config.width * 2  # of embedding and head
     assert size.parameters == sum(parameter.numel() for parameter in model.parameters()) - padding
     layers = config.layers - config.experts.dense_layers
-    idle = layers * (6 - 2) * 3 * 48 * 20
+    idle = layers * (6 - 2) * 3 * 48 * 24
     assert size.active_parameters == size.parameters - idle
     whole = dataclasses.replace(config, experts=dataclasses.replace(config.experts, per_token=6))
     assert decoder_flops_per_token(whole, 32) - decoder_flops_per_token(config, 32) == 6 * idle
@@ -186,6 +186,14 @@ def test_published_models_have_their_published_sizes(name, total, active):
         (["model.experts.dense_layers=4"], r"model.experts.dense_layers: 4 of the 4 layers are dense"),
         (["model.experts.groups=3"], r"model.experts.groups: 3 groups do not divide the 8 experts.*\n.*groups="),
         (["model.experts.groups=8"], r"model.experts.per_token: 2 experts for each token, but its groups have 1"),
+        (
+            ["model.experts.width=100"],
+            r"model.experts.width: 100: grouped products .*multiples of 8 .*\n.*=96 or .*=104",
+        ),
+        (
+            ["model.width=252"],
+            r"model.width: 252: grouped products of experts .*\n.*try model.width=248 or model.width=256",
+        ),
         (["model.experts.bias_rate=0.1"], r"model.experts.bias_rate: is only used with model.experts.bias=true"),
         (
             ["parallel=ep-fsdp", "parallel.expert=3"],

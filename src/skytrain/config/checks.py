@@ -11,6 +11,9 @@ from .errors import ConfigError, nearest
 from .mesh import assumed_mesh, check_degrees
 from .schema import Config, DecoderConfig, ExpertsConfig, LatentConfig, has_layers
 
+EXPERT_MULTIPLE = (
+    8  # of the sizes of experts' matrices: rows of grouped products begin at multiples of 16 bytes, in bf16 too
+)
 LOGGERS = ("tensorboard", "wandb", "cloudwatch")  # by name; any other is a class
 
 
@@ -219,6 +222,13 @@ def _check_experts(model: DecoderConfig, experts: ExpertsConfig, fail: Fail) -> 
             f"{experts.per_token} experts for each token, but its groups have {reached}",
             f"try model.experts.per_token={reached} or a larger model.experts.groups_per_token",
         )
+    for key, size in {"model.width": model.width, "model.experts.width": experts.width}.items():
+        if size % EXPERT_MULTIPLE:
+            below = size // EXPERT_MULTIPLE * EXPERT_MULTIPLE
+            fits = " or ".join(f"{key}={each}" for each in (below, below + EXPERT_MULTIPLE) if each)
+            raise fail(
+                key, f"{size}: grouped products of experts take multiples of {EXPERT_MULTIPLE} only", f"try {fits}"
+            )
     if experts.bias_rate and not experts.bias:
         raise fail("model.experts.bias_rate", "is only used with model.experts.bias=true")
     if not model.gated_mlp:
