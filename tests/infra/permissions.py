@@ -196,6 +196,14 @@ def store_rows() -> Iterator[Row]:
     yield Row("write its data's run", _s3("PutObject", Key="demo/runs/prepare-pile/x", Body=b""), (OPERATOR, PREPARE))
     yield Row("write a sweep", _s3("PutObject", Key="demo/sweeps/lr/trial.json", Body=b"x"), (OPERATOR, NODE))
     yield Row("write a trial of it", _s3("PutObject", Key="demo/runs/lr-001/run.json", Body=b"x"), (OPERATOR, NODE))
+    turn = "demo/sweeps/lr-2-weight_decay/answer.json"
+    yield Row("write a turn of a sweep over several axes", _s3("PutObject", Key=turn, Body=b"x"), (OPERATOR, NODE))
+    trial = "demo/runs/lr-2-weight_decay-001/run.json"
+    yield Row("write a trial of a turn", _s3("PutObject", Key=trial, Body=b"x"), (OPERATOR, NODE))
+    begins = "demo/runs/lr-124m-pile-0123abcd/run.json"
+    yield Row("write a run that begins like the sweep", _s3("PutObject", Key=begins, Body=b"x"), (OPERATOR,))
+    named = "demo/sweeps/lr-schedules/answer.json"
+    yield Row("write a sweep that begins like it", _s3("PutObject", Key=named, Body=b"x"), (OPERATOR,))
     yield Row("write another sweep", _s3("PutObject", Key="demo/sweeps/batch/1.json", Body=b"x"), (OPERATOR,))
     yield Row("delete an old checkpoint", _s3("DeleteObject", Key="demo/runs/gpt2/checkpoints/x"), RUNNERS)
     yield Row(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
 import skytrain
 from skytrain.aws import KINDS, Call, CloudResource, MachineImage, Tags, scale_to_zero
 from skytrain.config import compose
+from skytrain.config.schema.tuning import TuneConfig
 from skytrain.planning import BASE_LINE
 from skytrain.runs import LaunchId, create_launch
 from skytrain.storage import open_store
@@ -587,6 +590,11 @@ def test_our_tags_are_the_ones_that_the_conditions_name(base: RenderedBase) -> N
 
 
 # What version 6 of the provider removes or renames, by its upgrade guide, of resources that are used here.
+def test_the_policy_knows_every_axis_of_which_a_sweep_has_sweeps_of_its_own() -> None:
+    found = re.search(r"tuned_axes = (\[.*\])", (BASE / "roles_node.tf").read_text())
+    assert found and json.loads(found[1]) == sorted(get_args(get_type_hints(TuneConfig)["axis"]))
+
+
 GONE_IN_6 = {
     "aws_eip": ("vpc",),
     "aws_eks_addon": ("resolve_conflicts",),

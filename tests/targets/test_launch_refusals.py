@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from skytrain.aws import CloudError
-from skytrain.config import Composed, SkytrainError, source_hash
+from skytrain.config import Composed, SkytrainError, compose, source_hash
 from skytrain.planning import PlannedOffer
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.runs import Silent, launches_of
 from skytrain.storage import StoreUnreachable
 from skytrain.targets import PlannedJob, bundle as bundles
 from skytrain.targets.ec2.launch import PreparedLaunch, prepare_launch, start_launch
+from skytrain.targets.limits import refuse_endpoint_names
 
 from .conftest import StubbedSession
 from .ground import Ground
@@ -216,3 +217,11 @@ def test_a_training_run_is_not_named_like_an_endpoint_whose_folder_its_machines_
         prepare_launch(
             PlannedJob(Composed(config, {}, {}), made), replace(ground.preflight(made), config=config), lambda _: None
         )
+
+
+@pytest.mark.parametrize("name", ["serve", "serve-mine"])
+def test_a_sweep_is_not_named_so_that_its_trials_would_be_runs_of_endpoints(name: str) -> None:
+    config = compose([f"tune.name={name}"]).config
+    refuse_endpoint_names(config, "train")  # which has no trials
+    with pytest.raises(SkytrainError, match=rf"tune\.name={name}: runs named serve-\.\.\. are those of endpoints"):
+        refuse_endpoint_names(config, "tune")

@@ -62,14 +62,11 @@ resource "aws_iam_policy" "node_store" {
           Action   = local.write_objects
           Resource = concat([for run in local.own_runs : "${local.project_arn}/runs/${run}/*"], local.node_writes_besides)
         },
-        { # Of machines of a sweep only: others have no such tag. Trials are runs that are named after their sweep.
-          Sid    = "WriteItsSweep"
-          Effect = "Allow"
-          Action = local.write_objects
-          Resource = [
-            for folder in ["sweeps/${local.own_sweep}/", "sweeps/${local.own_sweep}-", "runs/${local.own_sweep}-"] :
-            "${local.project_arn}/${folder}*"
-          ]
+        { # Of machines of a sweep only: others have no such tag.
+          Sid      = "WriteItsSweep"
+          Effect   = "Allow"
+          Action   = local.write_objects
+          Resource = [for place in local.sweep_places : "${local.project_arn}/${place}/*"]
         },
       ],
     )
@@ -82,6 +79,15 @@ locals {
   own_run   = "$${aws:PrincipalTag/skytrain:run}"
   own_runs  = [for name in ["run", "joined-1", "joined-2"] : "$${aws:PrincipalTag/skytrain:${name}}"]
   own_sweep = "$${aws:PrincipalTag/skytrain:sweep}"
+
+  # Trials are runs named after their sweep, with three digits: SWEEP-007. A sweep over several axes has sweeps of its own,
+  # SWEEP-2-lr. A run that only begins like the sweep, such as gpt2-124m of a sweep gpt2, is nobody's trial.
+  tuned_axes = ["batch_tokens", "lr", "warmup", "weight_decay"]
+  sweep_places = concat(
+    ["sweeps/${local.own_sweep}", "runs/${local.own_sweep}-???"],
+    [for axis in local.tuned_axes : "sweeps/${local.own_sweep}-*-${axis}"],
+    [for axis in local.tuned_axes : "runs/${local.own_sweep}-*-${axis}-???"],
+  )
   if_of_an_own_run = {
     StringEquals = {
       "aws:ResourceTag/skytrain:project" = var.project

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from ..aws import KINDS, AwsSession, enabled_regions, scan_account
 from ..config import Composed, Config, SkytrainError, error_text, format_seconds, source_hash
 from ..jobs import generation_key, list_meeting
-from ..planning import EC2, Budget, Plan, load_catalog
+from ..planning import EC2, Budget, JobKind, Plan, load_catalog
 from ..runs import (
     LaunchRecord,
     ended_key,
@@ -23,6 +23,7 @@ from ..runs import (
     stopped_key,
 )
 from ..storage import Store
+from ..tuning import sweep_name
 from .registry import built_in_target, sellers
 
 MAY_DIFFER_FROM_PLAN = ("budget", "cloud", "run", "store")
@@ -43,11 +44,8 @@ def check_place(config: Config, plan: Plan) -> None:
             f"store.root={config.store.root}: rented machines reach only a bucket\n"
             "  cloud=ec2 takes the account's bucket; copy data there first: skytrain store copy"
         )
-    if plan.job != "serve" and (config.run or "").startswith(ENDPOINT_RUNS):
-        raise SkytrainError(
-            f"run={config.run}: runs named {ENDPOINT_RUNS}... are those of endpoints, which other machines may not write\n"
-            "  choose another name: run=NAME"
-        )
+    if plan.job != "serve":
+        refuse_endpoint_names(config, plan.job)
     if config.budget.usd == 0:
         raise SkytrainError(
             f"budget.usd=0: rented machines cost money, this plan ${plan.choice.cost.usd:.2f}\n  raise budget.usd"
@@ -73,6 +71,18 @@ def check_place(config: Config, plan: Plan) -> None:
         raise SkytrainError(
             "the plan was made by another version of Skytrain\n  plan again with this one, or add --replan"
         )
+
+
+def refuse_endpoint_names(config: Config, job: JobKind) -> None:
+    """Raise if machines that do not serve would get the right to write runs of endpoints: it follows the names."""
+    named = [("run", config.run or "")]
+    named += [("tune.name", f"{sweep_name(config)}-")] if job == "tune" else []  # its trials are named after it
+    for key, name in named:
+        if name.startswith(ENDPOINT_RUNS):
+            raise SkytrainError(
+                f"{key}={name.rstrip('-')}: runs named {ENDPOINT_RUNS}... are those of endpoints, which other machines "
+                f"may not write\n  choose another name: {key}=NAME"
+            )
 
 
 def check_same(composed: Composed, plan: Plan) -> None:

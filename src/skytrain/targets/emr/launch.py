@@ -22,7 +22,7 @@ from ..bundle import BundleContents, packed
 from ..checks import Finding, Preflight, require
 from ..jobs import job_extras, job_name, launch_record, prepare_work
 from ..lifecycle import Advance, LaunchSteps, run_launch
-from ..limits import ask_account, check_alone
+from ..limits import ask_account, check_alone, refuse_endpoint_names
 from ..machine_roles import EC2, MachineRole, machine_role, perform_with_role
 from ..wheels import PLATFORMS, ImagePython
 from .checks import spark_job_checks
@@ -163,6 +163,7 @@ def _check_place(config: Config) -> None:
             f"store.root={config.store.root}: EMR reaches only a bucket\n"
             f"  cloud={config.cloud.target} takes the account's bucket; copy data there first: skytrain store copy"
         )
+    refuse_endpoint_names(config, "prepare")
     if config.spark.master is not None:
         raise SkytrainError(f"spark.master={config.spark.master}: EMR decides where Spark runs\n  leave it out")
     if has_tokens(make(config.data.source.target, config.data.source.args, key="data.source")):
