@@ -40,6 +40,20 @@ def cached(cache: ShardCache) -> set[int]:
     return {path.read_bytes()[0] for path in cache.folder.glob("*/tokens.bin")}
 
 
+@pytest.mark.parametrize("name", ["../../home", "/{victim}", "..", "", "a" * 63, 7])
+def test_a_hash_of_a_manifest_names_no_other_folder(name: Any, store: Store, tmp_path: Path) -> None:
+    """What the cache takes for a damaged shard is deleted: a manifest must not have it delete a folder of yours."""
+    victim = tmp_path / "home"
+    victim.mkdir()
+    (victim / "tokens.bin").write_text("mine")
+    (victim / "other").write_text("mine")
+    key, _ = put(store, 1)
+    name = name.format(victim=victim) if isinstance(name, str) else name
+    with pytest.raises(SkytrainError, match="in place of a sha256"):
+        ShardCache(tmp_path / "cache/tokens").fetch(store, key, name, SIZE)
+    assert {path.name: path.read_text() for path in victim.iterdir()} == {"tokens.bin": "mine", "other": "mine"}
+
+
 def test_the_least_recently_used_shards_make_room(store: Store, tmp_path: Path) -> None:
     cache = ShardCache(tmp_path / "cache", limit_bytes=3 * SIZE)
     for number in (1, 2, 3):
@@ -110,7 +124,7 @@ def test_an_object_that_is_not_what_the_manifest_says_is_named(
 
 def test_a_missing_object_is_named(store: Store, tmp_path: Path) -> None:
     with pytest.raises(SkytrainError, match=r"shards/9 is missing, though the manifest names it"):
-        ShardCache(tmp_path / "cache").fetch(store, "shards/9", "ab", SIZE)
+        ShardCache(tmp_path / "cache").fetch(store, "shards/9", "ab" * 32, SIZE)
 
 
 def test_a_folder_that_cannot_be_used_is_named(store: Store, tmp_path: Path) -> None:

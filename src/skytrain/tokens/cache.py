@@ -13,6 +13,7 @@ import errno
 import fcntl
 import logging
 import os
+import re
 import shutil
 import time
 import weakref
@@ -34,6 +35,7 @@ POLL_SECONDS = 0.1
 TRY_SECONDS = 10.0  # retry time of one download call; cancellation is checked between calls
 NVME = Path("/opt/dlami/nvme")
 STAMP = "verified"
+HASH = re.compile("[0-9a-f]{64}")
 
 
 class Cancelled(Exception):
@@ -97,6 +99,9 @@ class ShardCache:
     wait_seconds: float = 600.0  # longest wait for an unresponsive store, or for space that other runs use
 
     def path(self, sha256: str) -> Path:
+        """Return where the shard with this hash is. A manifest names the hash, and must not name another folder with it."""
+        if not isinstance(sha256, str) or not HASH.fullmatch(sha256):
+            raise SkytrainError(f"a manifest has {sha256!r:.80} in place of a sha256\n  prepare the data again")
         return self.folder / sha256 / "tokens.bin"
 
     def fetch(
