@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import ConfigDirs, Trusted, compose_overrides
+from .output import drawn_output, tell
 from .reads import split_words
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def chat(
         config = compose_overrides(words, config_dir, trusted=trust).config
         chat_model = OwnModel(config, sources[0] if sources else None, settings)
     kind = "a base model: it continues your text" if chat_model.base_model else "chat"
-    print(f"{chat_model.label} ({kind}); {HELP}", file=sys.stderr)
+    tell(f"{chat_model.label} ({kind}); {HELP}")
     _talk(Conversation(chat_model, system))
 
 
@@ -136,11 +137,14 @@ def _talk(conversation: Conversation) -> None:
         answer = conversation.say(words)
         try:
             for piece in answer:
-                print(visible(piece) if sys.stdout.isatty() else piece, end="", flush=True)
+                if sys.stdout.isatty():
+                    print(visible(piece), end="", flush=True)
+                else:  # a program gets the text as the model wrote it
+                    print(piece, end="", flush=True, file=drawn_output())
         except KeyboardInterrupt:
             print(" (stopped)", file=sys.stderr, end="")
         except SkytrainError as error:
-            print(f"error: {visible(str(error))}", file=sys.stderr)
+            tell(f"error: {error}")
             failed = True
         finally:
             answer.close()  # type: ignore[attr-defined]

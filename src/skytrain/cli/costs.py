@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 
 from .options import ConfigDirs, Json, RunName, StoreOverrides, compose_overrides
+from .output import tell
 
 
 def costs(run: RunName, overrides: StoreOverrides = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
@@ -37,5 +37,5 @@ def costs(run: RunName, overrides: StoreOverrides = None, config_dir: ConfigDirs
             if as_json
             else text_table(ledger)
         )
-    spent = pipeline(config, run, account_session(config), lambda text: print(text, file=sys.stderr))
+    spent = pipeline(config, run, account_session(config), tell)
     print(spent.to_json() if as_json else spent.to_text())

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from .options import ConfigDirs, Json, Overrides, Split, StoreOverrides, compose_overrides
+from .output import drawn_output
 from .reads import split_words
 
 app = typer.Typer(
@@ -99,7 +100,7 @@ def show(
 
     if sample:
         for each in sample_conversations(config, count=1):
-            print(marked(each, colour=sys.stdout.isatty()))
+            print(marked(each, colour=sys.stdout.isatty()), file=drawn_output())
         return
     if html is not None:
         html.write_text(corpus_page(config), encoding="utf-8")

@@ -11,6 +11,7 @@ import typer
 from .confirm import DryRun, Yes, ask_yes, confirm
 from .console import print_table
 from .options import ConfigDirs, Json, StoreOverrides, compose_overrides
+from .output import tell
 
 if TYPE_CHECKING:
     from ..targets import Leftovers
@@ -78,13 +79,13 @@ def gc(
         leftovers = target_of(config).leftovers(config, request, console)
     if delete and dry_run:
         print(leftovers.requests)
-        return print(leftovers.besides, end="", file=sys.stderr)
+        return tell(leftovers.besides, end="")
     if as_json:
         print(json.dumps(leftovers.facts, indent=1))
     else:
         _show(leftovers)
     for problem in leftovers.unknown:
-        print(f"unknown: {problem}", file=sys.stderr)
+        tell(f"unknown: {problem}")
     if delete and leftovers.count:
         question = f"Delete {plural(leftovers.count, leftovers.unit)}{leftovers.place}?"
         if leftovers.session is not None:
@@ -112,7 +113,7 @@ def _delete(leftovers: Leftovers, out: TextIO) -> None:
     with reporter() as console:
         failed = leftovers.delete(console)
     for problem in failed:
-        print(f"not deleted: {problem}", file=sys.stderr)
+        tell(f"not deleted: {problem}")
     print(f"deleted {leftovers.count - len(failed)} of {plural(leftovers.count, leftovers.unit)}", file=out)
     if failed:
         raise typer.Exit(3)

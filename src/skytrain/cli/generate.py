@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from .options import ConfigDirs, From, Overrides, Precision, Trusted, compose_overrides
+from .output import drawn_output
 
 
 def generate(
@@ -56,8 +57,9 @@ def generate(
     sampling = Sampling(temperature, top_k, top_p, seed)
     text = pipeline(config, source, prompt, sampling, max_tokens=max_tokens, precision=precision)
     first = next(text, "")  # computed before anything is printed, so that an error leaves no partial output
+    out = sys.stdout if sys.stdout.isatty() else drawn_output()  # a program gets the text as the model wrote it
     shown = visible if sys.stdout.isatty() else str
-    print(prompt + shown(first), end="", flush=True)
+    print(prompt + shown(first), end="", flush=True, file=out)
     for piece in text:
-        print(shown(piece), end="", flush=True)
-    print()
+        print(shown(piece), end="", flush=True, file=out)
+    print(file=out)

@@ -11,6 +11,7 @@ import typer
 from .confirm import DryRun, Yes, ask_yes, confirm
 from .node import Keep, KeepOnFailure
 from .options import ConfigDirs, compose_overrides, seconds_of
+from .output import tell
 from .plan import InstanceType, MarketOption, Nodes
 from .screen import follow_launch, follow_run, print_next
 
@@ -165,7 +166,7 @@ def _describe(job: ReadyJob, out: TextIO) -> None:
     for name, text in job.summary:
         print(f"  {name:<10} {text}", file=out)
     for note in job.notes:
-        print(f"  – {note}", file=sys.stderr)
+        tell(f"  – {note}")
 
 
 def _start(job: ReadyJob, yes: bool) -> None:
@@ -210,4 +211,4 @@ def _show_run(follower: RunFollower, detached: str) -> RunEnd | None:
 def show_finding(finding: Finding) -> None:
     if finding.verdict == "failed":
         return  # it becomes the command's error
-    print(f"  {'✔' if finding.verdict == 'ok' else '–'} {finding.name:<15} {finding.text}", file=sys.stderr)
+    tell(f"  {'✔' if finding.verdict == 'ok' else '–'} {finding.name:<15} {finding.text}")

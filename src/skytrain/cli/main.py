@@ -64,6 +64,7 @@ from . import (
     train,
     tune,
 )
+from .output import visible_output
 from .reads import refuse_in
 
 SECTIONS = {
@@ -167,7 +168,7 @@ def main() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
     try:
         forget_trust()
-        with naming_extras():
+        with naming_extras(), visible_output():
             app(args=[word for word in arguments if word != "--debug"], prog_name="skytrain")
     except SkytrainError as error:
         if debug:

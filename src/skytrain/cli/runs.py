@@ -12,6 +12,7 @@ import typer
 from ..config import SkytrainError
 from .console import print_table
 from .options import ConfigDirs, Json, StoreOverrides, compose_overrides
+from .output import tell
 
 if TYPE_CHECKING:
     from ..pipelines.runs import Deletion
@@ -88,7 +89,7 @@ def delete(run: Run, overrides: StoreOverrides = None, yes: Yes = False, config_
     from ..pipelines.runs import delete_run, plan_deletion
 
     plan = plan_deletion(config, run)
-    print(_describe(plan), file=sys.stderr)
+    tell(_describe(plan))
     if not yes:
         _ask(run)
     delete_run(config, run)

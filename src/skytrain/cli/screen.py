@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import visible
 from .console import ended_by_reader, pause
+from .output import drawn_output
 
 if TYPE_CHECKING:
     from ..runs import LaunchRecord
@@ -28,7 +29,7 @@ class LiveScreen:
         from rich.live import Live
 
         self._metrics = metrics
-        self._live = Live(console=Console(highlight=False, markup=False), auto_refresh=False)
+        self._live = Live(console=Console(file=drawn_output(), highlight=False, markup=False), auto_refresh=False)
 
     def show(self, view: RunView) -> None:
         from rich.text import Text

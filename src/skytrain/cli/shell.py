@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-import sys
 from typing import Annotated
 
 import typer
 
 from .options import ConfigDirs, RunName, StoreOverrides, compose_overrides
+from .output import tell
 
 Node = Annotated[
     str | None,
@@ -53,7 +53,7 @@ def shell(
     from ..targets import check_tools, target_of
 
     config = compose_overrides(overrides, config_dir).config
-    command = target_of(config).shell_command(config, run, node, forward, lambda text: print(text, file=sys.stderr))
+    command = target_of(config).shell_command(config, run, node, forward, tell)
     if dry_run:
         print(shlex.join(command))
         return

@@ -12,6 +12,7 @@ import typer
 from ..config import SkytrainError, error_text
 from .console import ended_by_reader, pause
 from .options import ConfigDirs, Json, compose_overrides
+from .output import drawn_output, tell
 from .reads import split_words
 
 if TYPE_CHECKING:
@@ -88,11 +89,11 @@ def status(
             except Exception as error:  # what has been shown once is asked again, whatever happened
                 if not text:
                     raise
-                print(f"warning: {error_text(error)}", file=sys.stderr)
+                tell(f"warning: {error_text(error)}")
                 pause(WATCH_SECONDS)
                 continue
             if watch and sys.stdout.isatty():
-                print("\x1b[2J\x1b[H", end="")  # clears the screen
+                print("\x1b[2J\x1b[H", end="", file=drawn_output())  # clears the screen
             print(text, flush=True)
             if not watch:
                 return

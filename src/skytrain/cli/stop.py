@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated
 
 import typer
 
 from .confirm import ask_yes, confirm
 from .options import ConfigDirs, Json, RunName, StoreOverrides, compose_overrides, seconds_of
+from .output import tell
 
 Wait = Annotated[
     str, typer.Option("--wait", metavar="TIME", help="How long to wait for its end: 90s, 10m; 0s only asks.")
@@ -59,12 +59,12 @@ def stop(
         if config.cloud.project is None:
             raise
         # Machines are found by their tags, also where the store does not answer.
-        _tell(f"warning: {error_text(error)}")
+        tell(f"warning: {error_text(error)}")
         sweep = None
     if sweep is not None:
-        planned = stop_whole_sweep(config, sweep, _tell, lambda: target.end_sweep(config, run))
+        planned = stop_whole_sweep(config, sweep, tell, lambda: target.end_sweep(config, run))
     else:
-        planned = target.plan_stop(config, run, _tell)
+        planned = target.plan_stop(config, run, tell)
     if dry_run:
         return print(planned.requests())
     if planned.session is not None and planned.question is not None:
@@ -75,10 +75,6 @@ def stop(
         result = planned.end(seconds, force, console)
     print(json.dumps(result.facts, indent=1) if as_json else result.text)
     if result.warning is not None:
-        _tell(result.warning)
+        tell(result.warning)
     if result.exit_code:
         raise typer.Exit(result.exit_code)
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr)

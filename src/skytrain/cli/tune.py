@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ from typer.core import TyperGroup
 
 from ..config import exit_codes_text
 from .options import ConfigDirs, Overrides, compose_overrides
+from .output import tell
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -99,7 +99,7 @@ def run_command(overrides: Overrides = None, config_dir: ConfigDirs = None, dry_
         with reporter() as console:
             tuned = tune(composed.config, console)
     except SweepStopped as stopped:  # as asked: no failure
-        print(stopped, file=sys.stderr)
+        tell(str(stopped))
         return
     print(_answer_text(tuned, words, composed.config.tune.usd_per_hour))
 

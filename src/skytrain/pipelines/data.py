@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from ..config import Config, SkytrainError, find_tasks, format_bytes, format_count, nearest, plural
+from ..config import Config, SkytrainError, find_tasks, format_bytes, format_count, nearest, plural, visible
 from ..corpus import Compression, CorpusManifest, export_documents, find_corpus, find_corpus_by_name, open_corpus
 from ..report import corpus_html, text_table
 from ..runs import Reporter, read_object, record_of
@@ -262,7 +262,8 @@ def marked(sample: Sample, colour: bool) -> str:
     """Return a sample's text with its trained part marked: green in a terminal, in brackets elsewhere."""
     before, after = ("\x1b[32m", "\x1b[0m") if colour else ("[[", "]]")
     assert sample.runs is not None
-    return "".join(f"{before}{text}{after}" if trained else text for trained, text in sample.runs)
+    runs = ((trained, visible(text)) for trained, text in sample.runs)
+    return "".join(f"{before}{text}{after}" if trained else text for trained, text in runs)
 
 
 def describe_corpus(config: Config) -> str:

@@ -42,6 +42,7 @@ class Console:
         self, stage: str, done: float, total: float | None, detail: str = "", seconds_left: float | None = None
     ) -> None:
         done = done if total is None else min(done, total)  # a total may be an estimate
+        stage, detail = visible(stage), visible(detail)
         if self._watched:
             self._bar(stage, done, total, detail, seconds_left)
         else:
@@ -95,7 +96,7 @@ def _new_bars() -> Progress:
 
     rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=12),
         TextColumn("{task.fields[reached]}"),
         TextColumn("{task.fields[left]}", markup=False),
