@@ -22,11 +22,21 @@ from skytrain.targets import limits as launch_limits
 from skytrain.targets.emr import launch as launch_emr
 from skytrain.targets.emr.costs import node_price
 from skytrain.targets.emr.environment import PackedEnvironment
+from skytrain.targets.emr.jobs import CHUNK_BYTES, LOG_CHUNKS, _end_of_log
 
 from .conftest import StubbedSession
 from .ground import Ground
 from .test_checks import quotas
 from .test_launch_command import STANDARD_ON_DEMAND, STANDARD_SPOT, Typed
+
+
+def test_a_log_that_unpacks_without_end_or_is_damaged_is_cut_and_said_to_be() -> None:
+    long = gzip.compress(b"x" * (CHUNK_BYTES * (LOG_CHUNKS + 8)) + b"\nthe end")
+    assert len(_end_of_log(long)) <= CHUNK_BYTES * LOG_CHUNKS and _end_of_log(long).endswith(b"the end")
+    for damaged in (b"no gzip", gzip.compress(b"first line\n" * 100)[:-12], b""):
+        assert b"Traceback" not in _end_of_log(damaged)
+    assert b"damaged" in _end_of_log(b"no gzip")
+
 
 WORDS = ["prepare", "data=python-docs", "data.target_tokens=1B", "run=corpus"]
 JOB = "skytrain-demo-corpus-00001"

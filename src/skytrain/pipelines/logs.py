@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 2.0
 EARLY_POLL_SECONDS = 5.0
+KEPT_BYTES = 64 << 20  # of the end of a machine's log: whoever writes it decides how long it is
 FOLLOWED_LINES = 10_000  # that are asked for again and again; a job writes few before the run has its own log
 
 
@@ -92,10 +93,12 @@ def _job_logs(store: Store, run: str) -> list[LogLine]:
     """Yield what `launch prepare` printed, on all machines that it had."""
     lines = []
     for stat in sorted(store.list(job_log_key(run)), key=lambda stat: stat.key):
-        number = int(stat.key.rpartition("/")[2].removesuffix(".log"))
+        number = stat.key.rpartition("/")[2].removesuffix(".log")
+        if not number.isdecimal():  # not a machine's log
+            continue
         written = datetime.fromtimestamp(stat.modified, UTC).isoformat(timespec="seconds")
-        text = store.read(stat.key).decode(errors="replace")
-        lines += [LogLine(written, number, 0, line) for line in text.splitlines()]
+        text = store.read_range(stat.key, max(0, stat.size - KEPT_BYTES), KEPT_BYTES).decode(errors="replace")
+        lines += [LogLine(written, int(number), 0, line) for line in text.splitlines()]
     return lines
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import io
+import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -25,6 +28,8 @@ WELL = ("SUCCESS", "COMPLETED")
 ENDING = ("CANCELLING", "CANCEL_PENDING", "TERMINATING")  # stopped already, and not over yet
 WAITING = ("SUBMITTED", "PENDING", "SCHEDULED", "QUEUED", "STARTING", "BOOTSTRAPPING")
 LOG_NAMES = ("stderr", "stdout")  # progress, then the result
+CHUNK_BYTES = 1 << 20
+LOG_CHUNKS = 64  # that are kept of a log
 HOW_LONG = "EMR copies logs to the store every few minutes"
 COLUMNS: Columns = {
     "JOB": lambda job: job.name,
@@ -310,5 +315,17 @@ def _log_lines(store: Store, job: SchedulerJob) -> list[str]:
     for name in LOG_NAMES:  # attempts lie in folders of their own, in order
         for key in keys:
             if key.endswith(f"/{folder}{name}.gz"):
-                lines += gzip.decompress(store.read(key)).decode(errors="replace").splitlines()
+                lines += _end_of_log(store.read(key)).decode(errors="replace").splitlines()
     return lines
+
+
+def _end_of_log(packed: bytes) -> bytes:
+    """Return the end of a compressed log: whoever wrote it decides how much it unpacks to, and whether it is damaged."""
+    end: deque[bytes] = deque(maxlen=LOG_CHUNKS)
+    try:
+        with gzip.open(io.BytesIO(packed)) as file:
+            while chunk := file.read(CHUNK_BYTES):
+                end.append(chunk)
+    except (OSError, EOFError, zlib.error) as error:
+        end.append(f"\nthe log is damaged from here on: {error}\n".encode())
+    return b"".join(end)
