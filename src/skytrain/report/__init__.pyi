@@ -16,6 +16,7 @@ from .dashboard_page import dashboard_data as dashboard_data, dashboard_html as 
 from .load_plot import load_svg as load_svg
 from .loss_plot import loss_svg as loss_svg
 from .merge_page import merge_html as merge_html, merge_table as merge_table, merge_tasks_table as merge_tasks_table
+from .page import framed_page as framed_page
 from .png import png_of as png_of
 from .run_page import RunPage as RunPage, run_html as run_html
 from .sweep_page import SweepReport as SweepReport, sweep_html as sweep_html, sweep_plots as sweep_plots

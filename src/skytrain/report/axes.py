@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from ..config import format_count
+from .page import encodable
 
 WIDTH = 640
 HEIGHT = 400
@@ -152,7 +153,7 @@ def _document(parts: Sequence[str]) -> str:
 
 
 def _text(x: float, y: float, content: str, extra: str = "") -> str:
-    return f'<text x="{x:.0f}" y="{y:.0f}" {extra}>{escape(content)}</text>'
+    return f'<text x="{x:.0f}" y="{y:.0f}" {extra}>{escape(encodable(content))}</text>'
 
 
 def _label(value: float) -> str:

@@ -53,6 +53,7 @@ figcaption .note { font-weight: 400; }
 .bar i { position: absolute; top: 0; bottom: 0; border-radius: 2px; border-right: 1px solid var(--paper); }
 .labels { flex: 1; display: flex; justify-content: space-between; } .ends { color: var(--faint); font-size: 12px; }
 """
+FRAME = "width: 100%; height: 92vh; border: 0"
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
@@ -63,13 +64,25 @@ def html_page(title: str, body: Iterable[str], *, script: str = "", style: str =
     """
     parts = "\n".join(part for part in body if part)
     code = f"<script>{script}</script>\n" if script else ""
-    return (
+    page = (
         '<!DOCTYPE html>\n<html lang="en">\n'
         f'<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{content_policy(script)}">\n'
         f"<title>{escape(title)}</title><style>{STYLE}{style}</style></head>\n"
         f"<body{attributes}>\n<h1>{escape(title)}</h1>\n{parts}\n{code}</body>\n</html>\n"
     )
+    return encodable(page)
+
+
+def encodable(text: str) -> str:
+    """Return the text without halves of characters, which JSON can spell and no file can hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def framed_page(title: str, html: str) -> str:
+    """Return a page that shows another one, which somebody else may have written: it runs no code and loads nothing."""
+    frame = f'<iframe sandbox title="{escape(title)}" srcdoc="{escape(html)}" style="{FRAME}"></iframe>'
+    return html_page(title, [frame], attributes=' class="wide"')
 
 
 def content_policy(script: str) -> str:
