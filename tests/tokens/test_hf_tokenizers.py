@@ -15,7 +15,7 @@ from skytrain.config import BPETokenizerConfig, ConfigError, SkytrainError, comp
 from skytrain.storage import open_store
 from skytrain.tokens import hf_encoders, load_tokenizer_folder, open_tokenizer, read_tokenizer_settings, train_bpe
 from skytrain.tokens.encoders import TRICKY
-from skytrain.tokens.hf_files import read_tokenizer_files
+from skytrain.tokens.hf_files import TokenizerFiles, read_tokenizer_files, tokenizer_id
 from skytrain.tokens.hf_tokenizer import HFTokenizer, read_hf_tokenizer
 from tests.support.hf_tokenizers import CHAT_TEMPLATE, KINDS, TEXT, make_tokenizer_folder
 
@@ -145,6 +145,24 @@ def test_the_store_keeps_a_tokenizer_once_and_serves_it_without_its_folder(
     assert (tmp_path / "out/tokenizer.json").read_bytes() == (folders["byte_level"] / "tokenizer.json").read_bytes()
     assert (tmp_path / "out/additional_chat_templates/tools.jinja").read_text() == "{{ tools }}"
     assert load_tokenizer_folder(tmp_path / "out").hash == read.hash
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "model.safetensors", "modeling_evil.py", "additional_chat_templates/x.py"]
+)
+def test_a_tokenizer_of_the_store_brings_no_other_file_into_an_export(
+    name: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """Whoever writes a tokenizer decides its files and its id alike: their hash alone does not keep others out."""
+    store, config = open_store(str(tmp_path)), settings_of(folders["gemma"], tmp_path)
+    read = open_tokenizer(config.tokenizer, store)
+    assert isinstance(read, HFTokenizer)
+    files = TokenizerFiles(Path(), {**read.files.content, name: b"evil"})
+    hostile = tokenizer_id("x", files, read.text_may_be_special)
+    for each, data in {**files.content, "skytrain.json": read.to_json()}.items():
+        store.write(f"tokenizers/{hostile}/{each}", data)
+    with pytest.raises(SkytrainError, match="is not a file of a tokenizer"):
+        open_tokenizer(config.tokenizer, store, hostile)
 
 
 def test_a_tokenizer_that_was_altered_in_the_store_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -96,6 +96,12 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
     )
 
 
+def is_tokenizer_file(name: str) -> bool:
+    """Return whether a tokenizer that is stored or exported may have a file of this name."""
+    folder, _, last = name.rpartition("/")
+    return name in FILES or (folder == TEMPLATES and last.endswith(".jinja"))
+
+
 def find_tokenizer_files(name: str) -> TokenizerFiles:
     """Read the files of a tokenizer in a folder or on the hub."""
     return read_tokenizer_files(resolve_hub_or_folder(name, HUB_PATTERNS))

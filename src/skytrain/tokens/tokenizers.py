@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..config import ConfigError, HFTokenizerConfig, SkytrainError, StoreConfig, TokenizerConfig, build
-from ..storage import NotFound, open_store
+from ..storage import MANIFEST_BYTES, NotFound, open_store
 from .byte_level import ByteLevelBPE, gpt2, own_definition
 from .decoding import StreamDecoder
 from .hf_files import (
@@ -18,6 +18,7 @@ from .hf_files import (
     TOKENIZER_FILE,
     TokenizerFiles,
     find_tokenizer_files,
+    is_tokenizer_file,
     read_tokenizer_files,
     slug_of,
     tokenizer_id,
@@ -70,7 +71,7 @@ def open_tokenizer(config: TokenizerConfig, store: Store, id: str | None = None)
         return _open_hf(config, store, id or config.id)
     id = id or _find_id(store, config.name, f"`skytrain prepare tokenizer={config.name}` trains one")
     key = f"{FOLDER}/{id}/{TOKENIZER_FILE}"
-    tokenizer = ByteLevelBPE(id.rpartition("-")[0], store.read(key).decode())
+    tokenizer = ByteLevelBPE(id.rpartition("-")[0], store.read(key, MANIFEST_BYTES).decode())
     if tokenizer.id != id:
         raise SkytrainError(f"{store.url(key)} was altered: its hash is {tokenizer.hash[:12]}")
     return tokenizer
@@ -145,7 +146,7 @@ def stored_vocab_size(store: Store, id: str) -> int:
     """Return the vocabulary size of a tokenizer in the store, including tokens that text never becomes."""
     kept = _stored_settings(store, id)
     if not kept:
-        return len(json.loads(store.read(f"{FOLDER}/{id}/{TOKENIZER_FILE}"))["model"]["vocab"]) + 1
+        return len(json.loads(store.read(f"{FOLDER}/{id}/{TOKENIZER_FILE}", MANIFEST_BYTES))["model"]["vocab"]) + 1
     size: int = kept["vocab_size"]
     return size
 
@@ -153,7 +154,7 @@ def stored_vocab_size(store: Store, id: str) -> int:
 def _stored_settings(store: Store, id: str) -> dict[str, Any]:
     """Return what is kept next to the files of a Hugging Face tokenizer; empty for a trained one."""
     try:
-        kept: dict[str, Any] = json.loads(store.read(f"{FOLDER}/{id}/{DEFINITION}"))
+        kept: dict[str, Any] = json.loads(store.read(f"{FOLDER}/{id}/{DEFINITION}", MANIFEST_BYTES))
     except NotFound:
         return {}
     return kept
@@ -180,9 +181,12 @@ def _open_hf(config: HFTokenizerConfig, store: Store, id: str) -> HFTokenizer:
 
 def _open_stored(store: Store, id: str) -> HFTokenizer:
     folder = f"{FOLDER}/{id}"
-    definition = store.read(f"{folder}/{DEFINITION}")
+    definition = store.read(f"{folder}/{DEFINITION}", MANIFEST_BYTES)
     names = [stat.key.removeprefix(f"{folder}/") for stat in store.list(folder)]
-    content = {name: store.read(f"{folder}/{name}") for name in names if name != DEFINITION}
+    if others := [name for name in names if name != DEFINITION and not is_tokenizer_file(name)]:
+        # An export has all files of its tokenizer: another config.json or a program must not come with them.
+        raise SkytrainError(f"{store.url(folder)} was altered: {others[0]!r:.80} is not a file of a tokenizer")
+    content = {name: store.read(f"{folder}/{name}", MANIFEST_BYTES) for name in names if name != DEFINITION}
     tokenizer = HFTokenizer.from_json(id, TokenizerFiles(Path(folder), content), definition)
     if tokenizer_id(id, tokenizer.files, tokenizer.text_may_be_special).rpartition("-")[2] != id.rpartition("-")[2]:
         raise SkytrainError(f"{store.url(folder)} was altered: its files have another hash than its name says")
