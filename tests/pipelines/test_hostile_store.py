@@ -6,7 +6,9 @@ a traceback, take unbounded memory, or leave the folder of the store.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
 import traceback
@@ -25,6 +27,8 @@ from skytrain.corpus.manifest import open_corpus
 from skytrain.evaluation.ensemble import read_ensemble
 from skytrain.jobs.rendezvous import list_meeting, read_generation
 from skytrain.merging.provenance import read_provenance
+from skytrain.pipelines.report import report
+from skytrain.pipelines.runs import rename_run
 from skytrain.pipelines.train import train
 from skytrain.planning.plan_file import read_plan
 from skytrain.runs import (
@@ -190,6 +194,55 @@ def test_a_reader_takes_hostile_content_for_damage_or_for_data(
             crashes[f"{type(error).__name__} in {last.filename}:{last.lineno}"] = f"{error!s:.100} with {body[-300:]!r}"
     assert not crashes
     assert {each: each.stat().st_mtime_ns for each in tmp_path.iterdir()} == outside and not Path("attacked").exists()
+
+
+@pytest.mark.parametrize("reader", READERS, ids=[f"{number}-{each.key}" for number, each in enumerate(READERS)])
+def test_a_record_of_any_size_does_not_fill_the_memory(reader: Reader, trained: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(trained, tmp_path / "store"))
+    found = sorted(root.glob(reader.key))
+    path = found[-1] if found else root / reader.key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if reader.key.startswith("sweeps/") and not reader.key.endswith("spec.json"):
+        (root / "sweeps/s/spec.json").write_text("{}")
+    if reader.key.endswith("over.json"):
+        (path.parent / "00001.json").write_text(json.dumps(GENERATION))
+    path.touch()
+    os.truncate(path, 1 << 42)  # without a block on the disk
+    with contextlib.suppress(SkytrainError):  # a MemoryError would be another one
+        reader.read(open_store(str(root)))
+
+
+def test_a_record_speaks_for_its_own_run_only(trained: Path, tmp_path: Path) -> None:
+    """A machine of the run `evil` cannot have the record of another run replaced by whoever renames a third one."""
+    root = Path(shutil.copytree(trained, tmp_path / "store"))
+    config = tiny_config(root)
+    record = json.loads((root / "runs/mine/run.json").read_text())
+    for run in ("base", "evil"):
+        (root / "runs" / run).mkdir()
+    (root / "runs/base/run.json").write_text(
+        json.dumps({**record, "name": "base", "finished_at": "2026-01-01T00:00:00+00:00"})
+    )
+    (root / "runs/evil/run.json").write_text(json.dumps({**record, "parent": "base@1", "seed": 666}))
+    before = (root / "runs/mine/run.json").read_bytes()
+    with pytest.raises(SkytrainError, match="names another run, 'mine'"):
+        load_run(open_store(str(root)), "evil")
+    rename_run(config, "base", "other")
+    assert (root / "runs/mine/run.json").read_bytes() == before
+
+
+def test_a_log_line_that_is_no_sample_does_not_end_a_report(trained: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(trained, tmp_path / "store"))
+    path = sorted(root.glob("runs/mine/attempts/0/logs/0-*.jsonl"))[-1]
+    line = json.loads(path.read_text().splitlines()[0])
+    for text in (
+        "(" * 100_000,
+        "'" + "\\N{x}" * 10,
+        "__import__('os').system('touch attacked')",
+        "'<script>alert(1)</script>'",
+    ):
+        path.write_text(json.dumps({**line, "text": f"sample: {text}"}) + "\n")
+        page = report(tiny_config(root), "mine").html
+        assert "<script>alert" not in page
 
 
 def test_a_plan_with_hostile_content_is_refused(tmp_path: Path) -> None:

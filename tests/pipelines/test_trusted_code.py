@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -154,6 +155,78 @@ def test_a_tokenizer_outside_the_store_is_not_read_because_a_record_says_so(fold
     assert "--trust tokenizer.name=/etc" in skytrain("generate", "--from", "mine", f"store.root={folder}")
 
 
+def test_token_files_that_a_record_names_are_read_only_if_the_person_names_them(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.bin").write_bytes(b"\x01\x02" * 4096)
+    files = {"train": "/etc/*", "validation": str(tmp_path / "secret.bin"), "format": "nanogpt", "dtype": "uint16"}
+    change_record(folder, lambda record: record["config"]["loader"].update(files=files))
+    words = ["evaluate", "--from", "mine", f"store.root={folder}"]
+    said = f"loader.files.validation={tmp_path / 'secret.bin'}"
+    assert f"--trust {said}" in skytrain(*words)
+    assert "--trust" not in skytrain(*words, "--trust", said)
+
+
+def test_an_expert_that_is_a_file_of_yours_is_read_only_if_you_name_it(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("mine")
+    for expert in (str(tmp_path / "secret"), "someone/else"):
+        forest = {"experts": [expert], "prior": [1.0], "updating": False}
+        (folder / "runs/mine/ensemble.json").write_text(json.dumps(forest))
+        said = skytrain("generate", "--from", "mine", f"store.root={folder}")
+        assert f"--trust ensemble.expert={expert}" in said
+
+
+def test_a_merge_reads_no_weights_because_a_record_calls_them_its_start(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights/config.json").write_text("{}")
+    change_record(folder, lambda record: record.update(started_from=str(tmp_path / "weights"), parent=None))
+    shutil.copytree(folder / "runs/mine", folder / "runs/two")
+    record = json.loads((folder / "runs/two/run.json").read_text())
+    (folder / "runs/two/run.json").write_text(json.dumps({**record, "name": "two"}))
+    said = skytrain("merge", "mine", "two", "--method", "ties", f"store.root={folder}")
+    assert f"--trust base={tmp_path / 'weights'}" in said
+
+
+def test_a_class_of_skytrain_itself_is_named_by_the_person_as_well() -> None:
+    forget_trust()
+    with pytest.raises(SkytrainError, match=r"--trust model\.target=skytrain\.lazy\.import_module"):
+        check_trusted(
+            {"family": "custom", "target": "skytrain.lazy.import_module", "args": {"name": "x"}}, "model", "r"
+        )
+
+
+PLANTED = "\x1b]0;owned\x07\x9b2J\u202e\ud83d"
+PROGRAM = "import sys; from skytrain.cli.main import main; sys.argv[0] = 'skytrain'; main()"
+
+
+@pytest.mark.parametrize("verb", ["status", "runs list", "report mine", "costs mine", "logs mine", "checkpoints list mine",
+                                  "data list", "plot mine --metric train/loss"])  # fmt: skip
+def test_no_text_of_a_run_reaches_the_terminal_raw(folder: Path, verb: str) -> None:
+    """Every text of every record has control characters and half a character in it."""
+    for path in sorted((folder / "runs/mine").rglob("*.json*")):
+        if path.name != "manifest.json":
+            lines = [json.dumps(_planted(json.loads(line))) for line in _records(path)]
+            path.write_text("\n".join(lines))
+    words = [*verb.split(), f"store.root={folder}"]
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, check=False)
+    written = (done.stdout + done.stderr).decode()
+    assert not [character for character in "\x1b\x07\x9b\u202e" if character in written]
+    assert "Traceback" not in written
+
+
+def _records(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+
+
+def _planted(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        return {each: _planted(inner, each) for each, inner in value.items()}
+    if isinstance(value, list):
+        return [_planted(inner) for inner in value]
+    # Names by which other records are found, and times, stay what they are: else nothing is shown.
+    same = key in ("name", "tokenizer_id") or key.endswith("_at") or key in ("at", "outcome", "root")
+    return f"{value}{PLANTED}" if isinstance(value, str) and not same else value
+
+
 def test_text_of_a_store_cannot_command_a_terminal() -> None:
+    assert visible("half \ud83d of one") == "half \\xd83d of one"
     assert visible("a\x1b]0;title\x07b\x1b[2Jc\u202ed") == "a\\x1b]0;title\\x07b\\x1b[2Jc\\x202ed"
     assert visible("line\r\n\tline") == "line\n\tline"

@@ -470,7 +470,7 @@ class SimulatedStore(Store):
         count = self._world.requests
         self._world.objects[key] = (data, str(count), EPOCH.timestamp() + self._world.engine.now)
 
-    def read(self, key: str) -> bytes:
+    def read(self, key: str, at_most: int | None = None) -> bytes:
         def effect() -> bytes:
             if key not in self._world.objects:
                 raise NotFound("read", self.url(key), "there is no such object")

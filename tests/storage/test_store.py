@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from skytrain.config import ConfigError
-from skytrain.storage import NotFound, Store, StoreError, open_store
+from skytrain.config import EXIT_CODES, ConfigError
+from skytrain.storage import NotFound, Store, StoreError, TooLarge, open_store
+from tests.support.moto_account import local_credentials, moto_account
 
 CONTENT = bytes(range(256)) * 4
 
@@ -21,6 +22,14 @@ CONTENT = bytes(range(256)) * 4
 def test_what_was_written_is_read(store: Store) -> None:
     store.write("runs/a/run.json", CONTENT)
     assert store.read("runs/a/run.json") == CONTENT
+
+
+def test_an_object_that_is_larger_than_its_reader_allows_is_not_read(store: Store) -> None:
+    store.write("record", CONTENT)
+    assert store.read("record", at_most=len(CONTENT)) == CONTENT
+    with pytest.raises(TooLarge, match="it has 1,024 bytes, and at most 1,023 are read") as found:
+        store.read("record", at_most=len(CONTENT) - 1)
+    assert found.value.exit_code == EXIT_CODES["damaged"]
 
 
 @pytest.mark.parametrize("size", [100, 9 << 20])
@@ -219,3 +228,27 @@ def test_a_download_to_where_nothing_can_be_written_names_that_place(store: Stor
         StoreError, match=rf"cannot download {store.root}/key: .*\n.*another folder than {tmp_path}/file"
     ):
         store.download("key", tmp_path / "file" / "copy")
+
+
+@pytest.mark.parametrize(
+    "name", ["runs/mine//x", "runs/mine/../x", "runs/mine/./x", "runs/mine/\x1b[2J", "runs/mine/.."]
+)
+def test_an_object_with_a_name_that_is_no_key_hides_no_other(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3 takes any name, and a machine may write any below its run: the runs of others are still listed and deleted."""
+    import boto3
+
+    with moto_account() as endpoint:
+        for key, value in local_credentials(endpoint).items():
+            monkeypatch.setenv(key, value)
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="bucket")
+        store = open_store("s3://bucket/project").hurried(5.0)
+        for key in ("runs/good/run.json", "runs/mine/run.json", "runs/mine/attempts/0/attempt.json"):
+            store.write(key, b"{}")
+        client.put_object(Bucket="bucket", Key=f"project/{name}", Body=b"hostile")
+        kept = ["runs/good/run.json", "runs/mine/attempts/0/attempt.json", "runs/mine/run.json"]
+        assert [stat.key for stat in store.list("runs/")] == kept and store.stat(kept[0]) == store.list("runs/good")[0]
+        assert store.list("runs/mine")[-1].size == 2
+        assert store.folders("runs/") == ["good", "mine"] and store.folders("runs/mine") == ["attempts"]
+        store.delete_all("runs/mine")
+        assert [found["Key"] for found in client.list_objects_v2(Bucket="bucket")["Contents"]] == [f"project/{kept[0]}"]

@@ -66,7 +66,7 @@ class MemoryStore:
         self._request()
         return True
 
-    def read(self, key: str) -> bytes:
+    def read(self, key: str, at_most: int | None = None) -> bytes:
         self._request()
         if key not in self.objects:
             raise NotFound("read", key, "there is none")

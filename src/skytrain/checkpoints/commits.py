@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..runs import Fence, RunRecord, Superseded, check_newest, list_runs, load_run, now, read_fence
-from ..storage import NotFound, Stat, Store
+from ..storage import MANIFEST_BYTES, NotFound, Stat, Store
 from .errors import USE_ANOTHER, CheckpointError, DamagedCheckpoint, SaveFailed, TakenOver
 from .manifest import FORMAT, CheckpointManifest, check_format, parse_manifest
 
@@ -152,7 +152,7 @@ def read_manifest(store: Store, commit: Commit) -> tuple[str, CheckpointManifest
     folder = f"{commit.key}/{marker.folder}"
     url = store.url(f"{folder}/{MANIFEST}")
     try:
-        data = store.read(f"{folder}/{MANIFEST}")
+        data = store.read(f"{folder}/{MANIFEST}", MANIFEST_BYTES)
     except NotFound:
         raise DamagedCheckpoint(f"{url} is missing, so this checkpoint cannot be read{USE_ANOTHER}") from None
     if hashlib.sha256(data).hexdigest() != marker.manifest_sha256:

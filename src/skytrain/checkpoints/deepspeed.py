@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ..config import STOPPED, SkytrainError, format_bytes, skytrain_cache_folder
 from ..runs import Cause, claim_attempt, record_resume, write_outcome
-from ..storage import Store, open_store
+from ..storage import Store, check_key, open_store
 from .commits import committed_steps, find_commit, read_manifest, read_marker, step_key
 from .dcp import RankData
 from .errors import CheckpointError, DamagedCheckpoint, SaveFailed, save_failure
@@ -151,6 +151,7 @@ class DeepSpeedCheckpoint:
             plain = name.removeprefix(f"{FILES}/")
             if wanted(plain):
                 path = into / plain
+                check_key(store.root, plain)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 store.download(f"{folder}/{name}", path, sha256=file.sha256)
 

@@ -13,9 +13,10 @@ from typing import Any
 
 from .errors import SkytrainError
 
-OWN = "skytrain."  # classes of this package
 HUB_FAMILIES = ("hf",)  # whose `name` is a repository or a folder that is read
-CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+FILES = ("loader.files.train", "loader.files.validation")  # that training and `evaluate` read
+# C0 and C1 but for tab and line feed, marks that change the direction of text, and halves of characters, which no terminal takes.
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # What this process's person has named, as (key, value).
 _trusted: set[tuple[str, str]] = set()
 
@@ -70,9 +71,9 @@ def named_code(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             for each in value:
                 if isinstance(each, Mapping):
                     yield from named_code(each, f"{prefix}{key}.")
-                elif key == "loggers" and "." in str(each) and not str(each).startswith(OWN):
+                elif key == "loggers" and "." in str(each):
                     yield f"{prefix}{key}", str(each)
-        elif key == "target" and isinstance(value, str) and "." in value and not value.startswith(OWN):
+        elif isinstance(value, str) and (f"{prefix}{key}" in FILES or (key == "target" and "." in value)):
             yield f"{prefix}{key}", value
         elif key == "trust_remote_code" and value:
             yield f"{prefix}{key}", str(value).lower()

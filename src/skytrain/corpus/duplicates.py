@@ -137,7 +137,7 @@ def read_duplicates(store: Store, keys: list[str], columns: list[str]) -> Iterat
     import pyarrow.parquet as pq
 
     for key in keys:
-        file = pq.ParquetFile(pa.BufferReader(store.read(key)))
+        file = pq.ParquetFile(pa.BufferReader(store.read(key, at_most=None)))
         for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns):
             yield {name: batch.column(name).to_numpy(zero_copy_only=False) for name in columns}
 

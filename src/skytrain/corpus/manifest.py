@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import DataConfig, SkytrainError, nearest, plural
 from ..runs import record_of
+from ..storage import MANIFEST_BYTES
 from .documents import Document, from_parquet, texts_in_parquet
 from .versions import choose_version, recipe_hash
 
@@ -80,7 +81,7 @@ def corpus_folder(dataset: str, version: str) -> str:
 def open_corpus(store: Store, dataset: str, version: str) -> CorpusManifest:
     key = f"{corpus_folder(dataset, version)}/manifest.json"
     with record_of(store, key):
-        return CorpusManifest.from_json(store.read(key))
+        return CorpusManifest.from_json(store.read(key, MANIFEST_BYTES))
 
 
 def find_corpus(store: Store, data: DataConfig) -> CorpusManifest:
@@ -142,7 +143,7 @@ def read_part_texts(store: Store, folder: str, part: CorpusPart) -> Iterator[tup
 def part_body(store: Store, folder: str, part: CorpusPart) -> bytes:
     """Return the bytes of a part; raises if they do not match the manifest."""
     key = f"{folder}/{part.name}"
-    body = store.read(key)
+    body = store.read(key, at_most=None)
     if hashlib.sha256(body).hexdigest() != part.sha256:
         raise SkytrainError(
             f"{store.url(key)} is not the file that its manifest names: {len(body)} bytes with another sha256, expected {part.bytes} bytes"

@@ -55,7 +55,7 @@ def _place_ensemble(
     config: Config, store: Store, source: str, forest: EnsembleDefinition, precision: str | None
 ) -> PlacedModel:
     """Load all experts of an ensemble onto one device."""
-    outside = [expert for expert in forest.experts if is_pretrained(expert)]
+    outside = [expert for expert in forest.experts if is_pretrained(expert) or is_model_file(expert)]
     check_named([("ensemble.expert", expert) for expert in outside], f"the ensemble {source}")
     experts = [place_model(config, store, expert, precision) for expert in forest.experts]
     models = [each.model for each in experts if isinstance(each.model, WholeModel)]

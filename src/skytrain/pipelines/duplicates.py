@@ -178,7 +178,7 @@ def _copy(
     keys = [key for some in files.values() for key in some]
     for number, key in enumerate(keys, start=1):
         file = key.rpartition("/")[2]
-        target.write(file, store.read(key))
+        target.write(file, store.read(key, at_most=None))
         reporter.progress("copy", number, len(keys), file)
         yield target.url(file)
     rows = sorted(sizes.items(), key=lambda each: (-each[1], each[0]))

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from ..checkpoints import committed_steps, find_run
-from ..config import Config, MissingExtra, NamedTask, SkytrainError, TokenFilesConfig, find_tasks, parse_count
+from ..config import (
+    Config,
+    MissingExtra,
+    NamedTask,
+    SkytrainError,
+    TokenFilesConfig,
+    build,
+    check_named,
+    find_tasks,
+    parse_count,
+)
 from ..evaluation import (
     HeldOut,
     LossReport,
@@ -77,7 +87,9 @@ def open_held_out(config: Config, store: Store, model: EvaluatedModel, split: Sp
         separate = config.loader.separate_documents
     else:
         named = run.config["loader"].get("files")
-        files = TokenFilesConfig(**named) if named else None
+        files = build(TokenFilesConfig, named, "loader.files") if named else None
+        if named and named[split] is not None:
+            check_named([(f"loader.files.{split}", named[split])], f"run {run.name}")
         length = run.config["trainer"]["sequence_length"]
         batch = run.config["trainer"]["micro_batch"]
         separate = run.config["loader"]["separate_documents"]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from ..checkpoints import committed, find_run
-from ..config import Config, ModelConfig, SkytrainError, build
+from ..config import Config, ModelConfig, SkytrainError, build, check_named
 from ..evaluation import EnsembleDefinition, HeldOut, WholeModel, evaluate_loss, window_log_likelihoods
 from ..export import Dtype, check_new_folder, check_sums, export_hf, read_dtype
 from ..merging import (
@@ -289,6 +289,8 @@ def _open_base(
     source = request.base or ancestor
     if source is None:
         raise SkytrainError(f"--method {request.method} needs what the models started from\n  add --base RUN@STEP")
+    if request.base is None and is_weights_only(source):
+        check_named([("base", source)], f"the record of {inputs[0].label}")
     base = open_inputs(config, store, [source])[0]
     check_inputs([inputs[0], base])
     return base

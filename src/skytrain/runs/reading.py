@@ -10,9 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from ..config import EXIT_CODES, SkytrainError
-from ..storage import Store
-
-LARGEST_BYTES = 64 * 2**20  # of a record: the largest that Skytrain writes are a few
+from ..storage import Store, TooLarge
 
 
 class DamagedRecord(SkytrainError):
@@ -100,18 +98,23 @@ def record_of(store: Store, key: str) -> Iterator[None]:
 
 def read_object(store: Store, key: str, shape: Shape = NO_SHAPE) -> dict[str, Any]:
     """Read a JSON object whose fields are of these kinds. Raises NotFound if there is none."""
-    return _parse(store, key, store.read(key), shape)
+    return _parse(store, key, _read(store, key), shape)
 
 
 def read_lines(store: Store, key: str, shape: Shape = NO_SHAPE) -> list[dict[str, Any]]:
     """Return the records of one part. Parts are written atomically, so a line that is not a record means damage."""
-    return [_parse(store, key, line, shape, number) for number, line in enumerate(store.read(key).splitlines(), 1)]
+    return [_parse(store, key, line, shape, number) for number, line in enumerate(_read(store, key).splitlines(), 1)]
+
+
+def _read(store: Store, key: str) -> bytes:
+    try:
+        return store.read(key)
+    except TooLarge as error:
+        raise DamagedRecord(store, key, ValueError(error.problem)) from None
 
 
 def _parse(store: Store, key: str, text: bytes, shape: Shape, line: int | None = None) -> dict[str, Any]:
     try:
-        if len(text) > LARGEST_BYTES:
-            raise ValueError(f"it has {len(text)} bytes")
         value = json.loads(text)
         if not isinstance(value, dict):
             raise TypeError("it is not a JSON object")

@@ -174,6 +174,8 @@ def _to_bytes(record: RunRecord) -> bytes:
 def load_run(store: Store, name: str) -> RunRecord:
     try:
         record = RunRecord(**read_object(store, f"runs/{name}/run.json"))
+        if record.name != name:  # what is read from one run's folder must not be taken for, or written to, another's
+            raise ValueError(f"it names another run, {record.name!r:.80}")
         return dataclasses.replace(record, config=upgrade(Config, record.config))
     except NotFound:
         raise SkytrainError(f"no run {name!r} in {store.root}\n  {_instead(store, name)}") from None

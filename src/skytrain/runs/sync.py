@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from ..aws import CloudWatch, LogDestination
 from ..config import SkytrainError
-from ..storage import NotFound, Store
+from ..storage import NotFound, Store, check_key
 
 EVERY_SECONDS = 5.0
 PART_BYTES = 256 * 1024
@@ -140,6 +140,7 @@ class EventCopies:
 
     def _extend(self, file: str, parts: list[tuple[int, str, int]]) -> int:
         path = self._folder / file
+        check_key(self._store.root, file)  # a bucket may have keys with `..`
         added = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as copy:

@@ -1,5 +1,11 @@
 from .aws import aws_client_config as aws_client_config, register_fsspec as register_fsspec
-from .base import Stat as Stat, Store as Store
+from .base import (
+    MANIFEST_BYTES as MANIFEST_BYTES,
+    RECORD_BYTES as RECORD_BYTES,
+    Stat as Stat,
+    Store as Store,
+    check_key as check_key,
+)
 from .bucket import WebFiles as WebFiles
 from .copying import (
     CopyJournal as CopyJournal,
@@ -14,6 +20,7 @@ from .errors import (
     NotFound as NotFound,
     StoreError as StoreError,
     StoreUnreachable as StoreUnreachable,
+    TooLarge as TooLarge,
 )
 from .hub import (
     explain_hub_error as explain_hub_error,

@@ -14,6 +14,8 @@ Progress = Callable[[str, float], None]
 """A function that is called with a key and the bytes by which its transfer advanced (negative when it starts over)."""
 
 TEMPORARY_PREFIX = ".skytrain-"
+RECORD_BYTES = 64 << 20  # of an object that is read whole: the largest records that Skytrain writes are a few MiB
+MANIFEST_BYTES = 1 << 30  # of the list of a large data set or checkpoint, or of a tokenizer's file
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,12 @@ class Store(ABC):
         return f"{self.root}/{key}" if key else self.root
 
     @abstractmethod
-    def read(self, key: str) -> bytes:
-        """Return the object's bytes. Raises `NotFound` if it does not exist."""
+    def read(self, key: str, at_most: int | None = RECORD_BYTES) -> bytes:
+        """Return the object's bytes. Raises `NotFound` if it does not exist.
+
+        Raises `TooLarge` before anything is read if it has more than `at_most` bytes: whoever can write to the store
+        decides how many. None is for data, whose size is not known beforehand.
+        """
 
     @abstractmethod
     def read_range(self, key: str, start: int, length: int) -> bytes:
@@ -132,6 +138,14 @@ def check_key(root: str, key: str) -> str:
             "use", f"{root}/{key}", f"names that start with {TEMPORARY_PREFIX!r} are reserved for files being written"
         )
     return key
+
+
+def is_key(root: str, name: str) -> bool:
+    """Return whether the name is that of an object which a store can read."""
+    try:
+        return check_key(root, name) == name
+    except StoreError:
+        return False
 
 
 def check_prefix(root: str, prefix: str) -> str:

@@ -14,9 +14,10 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .aws import s3_arguments
-from .base import Progress, Stat, Store, check_key, check_prefix, refuse_root
+from .base import RECORD_BYTES, Progress, Stat, Store, check_key, check_prefix, is_key, refuse_root
 from .errors import StoreError
-from .folder import explained, source_opened
+from .folder import check_size, explained, source_opened
+from .odd_keys import REFUSED, OddListing, can_list_odd_keys, delete_odd_keys, list_with_odd_keys
 from .retry import Attempts, Retry, ServerHistory
 from .s3_errors import Contended, CutShort, Damaged, Replaced, explain
 from .transfer import CHUNK_BYTES, Transfer, altered, changed, file_chunks, write_whole
@@ -74,11 +75,11 @@ class BucketStore(Store):
     def failing(self) -> bool:
         return bool(self._history.failing)
 
-    def read(self, key: str) -> bytes:
+    def read(self, key: str, at_most: int | None = RECORD_BYTES) -> bytes:
         attempts = self._attempts("read", key)
         while True:
             try:
-                data, sha256 = self._fetch("read", key)
+                data, sha256 = self._fetch("read", key, at_most=at_most)
             except Replaced:
                 continue  # start over with the new object: pieces of two versions must not be mixed
             if sha256 is None or sha256 == hashlib.sha256(data).hexdigest():
@@ -117,16 +118,41 @@ class BucketStore(Store):
         return self._call("create", key, put)
 
     def list(self, prefix: str = "") -> list[Stat]:
+        return self._listing(prefix).stats
+
+    def _listing(self, prefix: str) -> OddListing:
         prefix = check_prefix(self.root, prefix)
-        objects = self._call("list", prefix, lambda client: client.list(prefix or None).collect())
+
+        def listed(client: S3Store) -> builtins.list[ObjectMeta] | OddListing:
+            try:
+                return list(client.list(prefix or None).collect())
+            except Exception as error:
+                if REFUSED in str(error) and can_list_odd_keys():
+                    return list_with_odd_keys(self.root, prefix)
+                raise
+
+        objects = self._call("list", prefix, listed)
+        if isinstance(objects, OddListing):
+            return objects
         # S3's console creates empty objects as folder markers: `a/`, which obstore lists as `a`.
         folders = {str(folder) for meta in objects for folder in PurePosixPath(meta["path"]).parents} | {prefix}
-        return sorted((_stat(meta) for meta in objects if meta["path"] not in folders), key=lambda stat: stat.key)
+        stats = sorted((_stat(meta) for meta in objects if meta["path"] not in folders), key=lambda stat: stat.key)
+        return OddListing([stat for stat in stats if is_key(self.root, stat.key)], [])
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
         prefix = check_prefix(self.root, prefix)
-        listing = self._call("list", prefix, lambda client: client.list_with_delimiter(prefix or None))
-        return sorted(path.rpartition("/")[2] for path in listing["common_prefixes"])
+
+        def listed(client: S3Store) -> builtins.list[str]:
+            try:
+                found = client.list_with_delimiter(prefix or None)["common_prefixes"]
+                return [path.rpartition("/")[2] for path in found]
+            except Exception as error:
+                if REFUSED not in str(error):
+                    raise
+            below = [stat.key.removeprefix(f"{prefix}/") for stat in self.list(prefix)]
+            return list({key.partition("/")[0] for key in below if "/" in key})
+
+        return sorted(self._call("list", prefix, listed))
 
     def stat(self, key: str) -> Stat | None:
         check_key(self.root, key)
@@ -145,7 +171,10 @@ class BucketStore(Store):
 
     def delete_all(self, prefix: str) -> None:
         refuse_root(self.root, prefix)
-        keys = [stat.key for stat in self.list(prefix)]
+        listing = self._listing(prefix)
+        if listing.odd:
+            delete_odd_keys(self.root, listing.odd)
+        keys = [stat.key for stat in listing.stats]
         if keys:
             self._call("delete", prefix, lambda client: client.delete(keys))
 
@@ -220,7 +249,13 @@ class BucketStore(Store):
                 yield part(coming.popleft())
 
     def _fetch(
-        self, operation: str, key: str, start: int = 0, length: int | None = None, etag: str | None = None
+        self,
+        operation: str,
+        key: str,
+        start: int = 0,
+        length: int | None = None,
+        etag: str | None = None,
+        at_most: int | None = None,
     ) -> tuple[bytes, str | None]:
         """Return bytes of one object, and its sha256 if that is stored as metadata.
 
@@ -241,6 +276,7 @@ class BucketStore(Store):
                 answer = self._running_client().get(key, options=options)
                 etag = answer.meta["e_tag"]
                 size = answer.meta["size"]
+                check_size(self.url(key), size, at_most)
                 for chunk in answer.stream(min_chunk_size=CHUNK_BYTES):
                     chunks.append(chunk)
                     here += len(chunk)

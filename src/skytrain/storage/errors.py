@@ -34,6 +34,12 @@ class NotFound(StoreError):
     """The object does not exist."""
 
 
+class TooLarge(StoreError):
+    """The object is larger than any that Skytrain writes there, and was not read."""
+
+    exit_code = EXIT_CODES["damaged"]
+
+
 class AccessDenied(StoreError):
     """The credentials or the current user lack the permission."""
 

@@ -15,8 +15,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from .base import TEMPORARY_PREFIX, Progress, Stat, Store, check_key, check_prefix, refuse_root
-from .errors import AccessDenied, NotFound, StoreError
+from .base import RECORD_BYTES, TEMPORARY_PREFIX, Progress, Stat, Store, check_key, check_prefix, refuse_root
+from .errors import AccessDenied, NotFound, StoreError, TooLarge
 from .retry import Retry
 from .transfer import Transfer, altered, changed, file_chunks, write_whole
 
@@ -32,10 +32,11 @@ class FolderStore(Store):
     def url(self, key: str) -> str:
         return (self.folder / key).as_uri()
 
-    def read(self, key: str) -> bytes:
+    def read(self, key: str, at_most: int | None = RECORD_BYTES) -> bytes:
         path = self._path(key)
-        with explained("read", self.url(key)):
-            return path.read_bytes()
+        with explained("read", self.url(key)), path.open("rb") as file:
+            check_size(self.url(key), os.fstat(file.fileno()).st_size, at_most)
+            return file.read()
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         assert start >= 0 and length >= 0, (start, length)
@@ -162,6 +163,17 @@ def _stat(key: str, path: Path) -> Stat:
 def _raise_unless_missing(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError | NotADirectoryError):
         raise error
+
+
+def check_size(url: str, size: int, at_most: int | None) -> None:
+    """Raise `TooLarge` for an object that is too large to be read whole."""
+    if at_most is not None and size > at_most:
+        raise TooLarge(
+            "read",
+            url,
+            f"it has {size:,} bytes, and at most {at_most:,} are read",
+            hint="whoever wrote it is not Skytrain",
+        )
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import re
 
 from .aws import NO_CREDENTIALS_HINT
 from .errors import AccessDenied, NoResponse, NotFound, StoreError, StoreUnreachable
+from .odd_keys import REFUSED
 
 # The server received corrupted bytes; a retry sends them again.
 DAMAGED = {"BadDigest", "IncompleteBody", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
@@ -64,6 +65,10 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
         return AccessDenied(operation, url, said, hint=_denied_hint(code, operation)), False
     if isinstance(error, exceptions.PreconditionError):
         return Replaced(operation, url, "another writer replaced it in the meantime", hint="run it again"), False
+    if REFUSED in text:
+        named = _first(r'(?:parsing Path|Path) "([^"]*)"', text)
+        hint = f"delete it: aws s3api delete-object --bucket {bucket} --key {named!r}"
+        return StoreError(operation, url, f"an object there has the name {named!r}", hint=hint), False
     if "redirect without LOCATION" in text:  # obstore hides S3's error code, PermanentRedirect
         return StoreError(
             operation, url, f"bucket {bucket!r} is in another region", hint="set AWS_REGION to the bucket's region"

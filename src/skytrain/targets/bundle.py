@@ -132,7 +132,7 @@ def packed(files: Mapping[str, bytes]) -> bytes:
 def sums_sha256(store: Store, folder: str) -> str:
     """Return the SHA-256 of a bundle's list of hashes, by which its machines know that it is the bundle they were given."""
     key = f"{folder}/{SUMS}"
-    return hashlib.sha256(store.read(key)).hexdigest() if store.exists(key) else UNKNOWN_SHA256
+    return hashlib.sha256(store.read(key, at_most=None)).hexdigest() if store.exists(key) else UNKNOWN_SHA256
 
 
 def upload_bundle(store: Store, bundle: Bundle, contents: BundleContents, reporter: Reporter) -> None:

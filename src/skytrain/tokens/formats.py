@@ -107,7 +107,7 @@ def _describe(
         offset = HEADER_BYTES
     elif format == "megatron":
         index_key = stat.key.removesuffix(".bin") + ".idx"
-        index = parse_megatron_index(store.read(index_key), store.url(index_key))
+        index = parse_megatron_index(store.read(index_key, at_most=None), store.url(index_key))
         dtype = index.dtype
         claimed = int(index.lengths.sum())
         documents = index.documents

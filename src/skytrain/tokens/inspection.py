@@ -133,4 +133,4 @@ def _check_object(store: Store, key: str, size: int, sha256: str) -> str | None:
 
 
 def _ends(store: Store, prefix: str, name: str) -> np.ndarray:
-    return np.frombuffer(store.read(f"{prefix}/{name}.idx"), "<u8").astype(np.int64)
+    return np.frombuffer(store.read(f"{prefix}/{name}.idx", at_most=None), "<u8").astype(np.int64)

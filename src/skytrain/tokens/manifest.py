@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..config import SkytrainError
-from ..storage import NotFound, Store
+from ..storage import MANIFEST_BYTES, NotFound, Store
 from .shards import Split
 
 FORMAT = "skytrain-tokens-1"
@@ -89,7 +89,7 @@ def find_manifest(store: Store, prefix: str) -> Manifest | None:
     """Return the manifest of the finished split under `prefix`, or None if there is none."""
     key = manifest_key(prefix)
     try:
-        data = store.read(key)
+        data = store.read(key, MANIFEST_BYTES)
     except NotFound:
         return None
     return Manifest.from_bytes(data, store.url(key))

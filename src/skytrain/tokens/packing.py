@@ -168,7 +168,7 @@ def _document_ends(split: TokenSplit, number: int) -> np.ndarray:
             f"loader.packing=documents needs to know where documents end, and {split.store.url(file.key)} does not say\n  set loader.packing=windows"
         )
     key = file.key.removesuffix(".bin") + ".idx"
-    data = split.store.read(key)
+    data = split.store.read(key, at_most=None)
     if hashlib.sha256(data).hexdigest() != shard.index_sha256:
         raise SkytrainError(
             f"{split.store.url(key)} was altered: its sha256 is not the manifest's\n  prepare the data again"

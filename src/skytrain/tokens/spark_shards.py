@@ -138,7 +138,7 @@ def _plan(work: SparkTokens, shard_tokens: int, target_tokens: int | None) -> li
 
 
 def _read_counted(work: SparkTokens, part: int) -> np.ndarray:
-    return np.frombuffer(work.store.read(f"{work.work}/{part:05d}.documents"), COUNTED)
+    return np.frombuffer(work.store.read(f"{work.work}/{part:05d}.documents", at_most=None), COUNTED)
 
 
 @lru_cache(maxsize=1)

@@ -130,7 +130,7 @@ class ShardWriter:
         )
         data = manifest.to_bytes()
         key = manifest_key(self.prefix)
-        if not self.store.create(key, data) and self.store.read(key) != data:
+        if not self.store.create(key, data) and self.store.read(key, at_most=None) != data:
             raise self._other_content("its manifest.json differs from this work's")
         return manifest
 

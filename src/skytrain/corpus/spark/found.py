@@ -81,7 +81,7 @@ def _write_ids(found: FoundTables, task: int) -> None:
 def _read_ids(found: FoundTables) -> Iterator[list[str]]:
     place = found.place
     for block in found.concerned.blocks():
-        stored = place.store.read(_ids_key(place, block))
+        stored = place.store.read(_ids_key(place, block), at_most=None)
         count = found.concerned.read_all(place, block, NUMBER).size
         ends = np.cumsum(np.frombuffer(stored, np.int64, count)) + 8 * count
         starts = [8 * count, *ends[:-1].tolist()]

@@ -145,7 +145,7 @@ class FinishedStages:
         """Return the stored result of the stage, or store that of `make`, which must be JSON."""
         key = f"{self.folder}/{stage}.json"
         try:
-            return json.loads(self.store.read(key))
+            return json.loads(self.store.read(key, at_most=None))
         except NotFound:
             made = make()
         self.store.write(key, json.dumps(made).encode())

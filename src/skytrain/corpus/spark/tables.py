@@ -36,7 +36,7 @@ class RecordTable:
     def read(self, place: CorpusPlace, block: int, dtype: np.dtype) -> Iterator[np.ndarray]:
         for number, piece, _ in self.files:
             if number == block:
-                yield np.frombuffer(place.store.read(_key(place, self.name, block, piece)), dtype)
+                yield np.frombuffer(place.store.read(_key(place, self.name, block, piece), at_most=None), dtype)
 
     def read_all(self, place: CorpusPlace, block: int, dtype: np.dtype) -> np.ndarray:
         return np.concatenate([np.empty(0, dtype), *self.read(place, block, dtype)])

@@ -29,7 +29,7 @@ def load_data(task: NamedTask, store: Store, note: Callable[[str], None]) -> lis
         return _given(task)
     key = stored_task_key(task)
     try:
-        return [DataFile(store.url(key), store.read(key))]
+        return [DataFile(store.url(key), store.read(key, at_most=None))]
     except NotFound:
         pass
     if task.config.repo is None:
@@ -52,7 +52,7 @@ def _given(task: NamedTask) -> list[DataFile]:
     if "://" in task.data:
         root, _, name = task.data.rpartition("/")
         try:
-            return [DataFile(task.data, open_store(root).read(name))]
+            return [DataFile(task.data, open_store(root).read(name, at_most=None))]
         except StoreError as error:
             raise SkytrainError(f"task {task.name}: {error}\n  correct evaluation.data.{task.name}") from None
     path = Path(task.data).expanduser()
