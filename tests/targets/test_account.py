@@ -414,6 +414,7 @@ def test_stop_ends_the_machines_of_the_smoke_run_that_comes_first(machines, conf
     assert done.exit_code == 0 and "1 machine terminated" in done.output
     assert sizes(machines, "us-east-1")[group_name("demo", "b", "00001", 0)] == (0, 0)
     assert read_launch(store, "c", "00001").failed  # the smoke run's last act would have started it
+    assert not may_grow(store, read_launch(store, "b", "00001"))  # a machine of it that boots now ends itself
 
 
 @pytest.mark.parametrize("lie", ["group", "then", "after"])

@@ -21,6 +21,7 @@ from ..runs import (
     following_launches,
     launches_of,
     load_run,
+    preceding_launches,
     stop_key,
     stopped_key,
     withdraw_launch,
@@ -30,7 +31,7 @@ from ..tuning import SweepStatus, stop_sweep
 from .account import UNKNOWN, machines_of, related_launches
 from .base import SchedulerJob
 from .lifecycle import described_groups, uninterrupted
-from .limits import count_launches
+from .limits import count_launches, ended_in_store
 from .run_status import FINISHING, LAUNCHED, PREPARING, SERVING, TUNING, find_status, status_of
 
 POLL_SECONDS = 2.0
@@ -345,11 +346,20 @@ def _result_here(config: Config, stopped: StoppedRun) -> StopResult:
 
 
 def mark_stopped(config: Config, run: str) -> None:
-    """Note that people have ended the target's newest launch of the run, which may then be launched elsewhere."""
+    """Note that people have ended the target's newest launch of the run, which may then be launched elsewhere.
+
+    A smoke run or a stage before it that is not over is ended with it: a machine of that one which boots now ends itself.
+    """
     store = open_store(config.store)
     target = config.cloud.target or DEFAULT_TARGET
-    if launches := [record for record in launches_of(store, run) if record.target == target]:
-        store.write(stopped_key(launches[-1]), b"{}")
+    launches = [record for record in launches_of(store, run) if record.target == target]
+    if not launches:
+        return
+    store.write(stopped_key(launches[-1]), b"{}")
+    now = datetime.now(UTC)
+    for first in preceding_launches(store, launches[-1]):
+        if not first.failed and first.over_at > now and not ended_in_store(first, store):
+            store.write(stopped_key(first), b"{}")
 
 
 def _end_question(name: str, machines: Sequence[CloudResource]) -> str:
