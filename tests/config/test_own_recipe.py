@@ -95,6 +95,20 @@ def test_values_and_groups_that_are_meant_are_offered(word: str, meant: str) -> 
     assert f"did you mean {meant}?" in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("word", "choice"),
+    [
+        ("cloud.eks.cluster=training", "cloud=eks"),
+        ("model.trust_remote_code=true", "model=hf"),
+        ("data.source.messages_key=turns", "data=chat"),
+        ("loader.files.train=x", "loader=files"),
+    ],
+)
+def test_a_setting_of_another_choice_names_that_choice(word: str, choice: str) -> None:
+    with pytest.raises(ConfigError, match=f"{choice} has it: add it|{choice} and .* have it"):
+        compose([word])
+
+
 def test_a_word_that_resembles_nothing_gets_no_guess() -> None:
     with pytest.raises(ConfigError) as refusal:
         compose(["trainer.xyz=1"])

@@ -89,6 +89,7 @@ COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
         "sts:GetCallerIdentity",
         "eks:DescribeCluster",
         *QUOTA_ACTIONS,
+        "iam:GetRole",
         *STORE_READS,
         "s3:PutObject",
         "kms:GenerateDataKey",

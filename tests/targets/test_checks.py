@@ -15,7 +15,7 @@ from skytrain.planning import BASE_LINE, IMAGE_LINES, planned_image
 from skytrain.targets import Finding, Preflight, run_checks
 from skytrain.targets.checks import CHECKS
 from skytrain.targets.checks.offer import trial_call
-from skytrain.targets.eks.checks import CLUSTER_QUOTA
+from skytrain.targets.eks.checks import CLUSTER_QUOTA, SPOT_ROLE
 from tests.support.actions import COMMAND_ACTIONS
 
 from .conftest import REGION, StubbedSession, client_error
@@ -356,6 +356,17 @@ def test_quotas_that_an_operator_may_not_see_do_not_stop_a_launch_on_a_cluster(
     stubbed.stub("service-quotas").add_client_error("get_service_quota", "AccessDeniedException", "no")
     finding = next(run_checks([CLUSTER_QUOTA], preflight))
     assert finding.verdict == "not checked" and "may not see the account's quotas" in finding.text
+
+
+def test_spot_nodes_of_a_cluster_need_the_role_of_spot_machines(ground: Ground) -> None:
+    """Karpenter may not create it, and waits for nodes forever."""
+    preflight = ground.preflight(plan(offer(market="spot")))
+    finding = next(run_checks([SPOT_ROLE], preflight))
+    assert finding.verdict == "failed" and "--aws-service-name spot.amazonaws.com" in finding.fix
+    ground.session.client("iam").create_role(RoleName="AWSServiceRoleForEC2Spot", AssumeRolePolicyDocument=TRUST)
+    assert next(run_checks([SPOT_ROLE], preflight)).verdict == "ok"
+    on_demand = ground.preflight(plan(offer(market="on-demand")))
+    assert next(run_checks([SPOT_ROLE], on_demand)).verdict == "not checked"
 
 
 def test_a_bucket_of_another_account_is_found(ground: Ground, stubbed: StubbedSession) -> None:

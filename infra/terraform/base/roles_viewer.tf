@@ -187,6 +187,8 @@ resource "aws_iam_policy" "read_account" {
         Action = ["iam:GetRole", "iam:GetInstanceProfile", "iam:ListAttachedRolePolicies"]
         Resource = concat(
           [aws_iam_role.operator.arn, aws_iam_role.viewer.arn], local.machine_role_arns, local.profile_arns,
+          # AWS's own roles, without which its services start nothing: `doctor` looks whether they exist.
+          ["arn:${local.partition}:iam::${local.account_id}:role/aws-service-role/*"],
         )
       },
       { # Names and tags of roles, of which `gc` deletes those of ended runs. AWS lists them for all or for nobody.

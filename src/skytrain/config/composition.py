@@ -24,7 +24,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from .checks import check
 from .errors import ConfigError, SkytrainError, nearest
-from .group_files import GROUPS_MODULE, with_left_out
+from .group_files import GROUPS_MODULE, choices_with, with_left_out
 from .other_tools import advice, meant_value
 from .schema import Config, flatten
 from .secrets import check_settings
@@ -59,6 +59,7 @@ OPTIONAL_SOURCE_KEYS = ("data.source.validation_paths", "data.source.validation_
 RECIPE = "recipe/"
 VARIANTS = ("optimizer", "lr_schedule")  # groups whose choices have different settings
 COMMAND_LINE = "command line"
+MOST_SHOWN = 6
 UNREAD = "unread"  # the id of a tokenizer whose files were not read
 ALTERNATIVES = {
     "trainer.steps": "trainer.tokens",
@@ -319,7 +320,13 @@ def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> Non
         leaves = list(flatten(OmegaConf.to_container(tree, resolve=False)))
         groups = [name for name in tree if isinstance(name, str)]
         guess = _similar(key, leaves, groups)
-        hint = advice(key) or (f"did you mean {guess}={value}?" if guess else _choices(key, leaves))
+        hint = advice(key) or (
+            f"{' and '.join(having)} {'has it: add it' if len(having) == 1 else 'have it: choose one'}"
+            if (having := choices_with(key)[:MOST_SHOWN])
+            else f"did you mean {guess}={value}?"
+            if guess
+            else _choices(key, leaves)
+        )
         raise ConfigError(key, f"no such setting (value {value!r})", origin=COMMAND_LINE, hint=hint)
     # What it refers to may be missing as long as it is not read.
     present = OmegaConf.select(tree, key, throw_on_resolution_failure=False)

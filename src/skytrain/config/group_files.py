@@ -51,6 +51,18 @@ def base_files() -> tuple[str, ...]:
     return (*SHARED_FILES, *dict.fromkeys(most_complete(group) for group in target_groups()))
 
 
+def choices_with(key: str) -> list[str]:
+    """Return the built-in choices of a setting's group that have the setting, where others lack it: `cloud=eks`."""
+    group = key.partition(".")[0]
+    folder = files(GROUPS_MODULE).joinpath(group)
+    if not folder.is_dir():
+        return []
+    names = sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+    return [
+        f"{group}={name}" for name in names if not name.startswith("_") and key in file_settings(f"{group}/{name}.yaml")
+    ]
+
+
 @cache
 def file_settings(file: str) -> Mapping[str, Any]:
     """Return the settings of a built-in file, such as `budget/none.yaml`, by their full keys."""

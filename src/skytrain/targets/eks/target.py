@@ -17,7 +17,7 @@ from ..leftovers import GcRequest, Leftovers
 from ..plans import planned_job
 from ..serving import ServingState
 from ..stopping import PlannedStop, StopResult, stop_with_jobs
-from .checks import CLUSTER_QUOTA
+from .checks import CLUSTER_QUOTA, SPOT_ROLE
 from .cleanup import cluster_leftovers
 from .jobs import COLUMNS, active_eks_jobs, cluster_of, cluster_overrides, pod_log, pod_rows, remove_job, run_pods
 from .launch import EksLaunch, EksRequest, prepare_eks_launch, start_eks_launch, wait_for_pods
@@ -77,7 +77,7 @@ class EksLauncher(LaunchTarget):
 
         # A cluster that is reached by a kubeconfig may be in another account, and a smoke test on CPUs needs no new node.
         if not request.dry_run and config.cloud.eks.cluster is not None and asked.plan is not None:
-            require([CLUSTER_QUOTA], Preflight(config, asked.plan), request.tell)
+            require([CLUSTER_QUOTA, SPOT_ROLE], Preflight(config, asked.plan), request.tell)
         launch = prepare_eks_launch(asked, session, ask=not request.dry_run)
 
         def start(reporter: Reporter) -> list[str]:
