@@ -203,13 +203,36 @@ def stop(world: World) -> None:
 
 
 def damage(world: World) -> None:
-    """Somebody truncates an object of the meeting."""
-    keys = [key for key in sorted(world.objects) if "/meeting/generations/" in key]
-    if keys:
-        key = world.random.choice(keys)
+    """Somebody truncates a record of the run; one that is listed with others, or the only one of its kind."""
+    key = _record(world)
+    if key is not None:
         world.say(f"{key} is truncated")
         data, etag, at = world.objects[key]
         world.objects[key] = (data[: len(data) // 2], f"{etag}x", at)
+        world.tampered = True
+
+
+def delete(world: World) -> None:
+    """Somebody deletes a record of the run, but for its generations: their numbers would begin anew."""
+    key = _record(world)
+    if key is not None and "/generations/" not in key:
+        world.say(f"{key} is deleted")
+        del world.objects[key]
+        world.tampered = True
+
+
+def delete_launches(world: World) -> None:
+    """Somebody deletes all that the store knows about launches, while their machines work."""
+    world.say("the records of launches are deleted")
+    for key in [key for key in world.objects if key.startswith(f"runs/{RUN}/launches/")]:
+        del world.objects[key]
+    world.tampered = True
+
+
+def _record(world: World) -> str | None:
+    folders = ("meeting", "launches", "attempts", "stop.json")
+    keys = [key for key in sorted(world.objects) if key.startswith(tuple(f"runs/{RUN}/{name}" for name in folders))]
+    return world.random.choice(keys) if keys else None
 
 
 def launch_again(world: World) -> None:
@@ -242,7 +265,8 @@ def no_capacity(world: World) -> None:
 
 
 EVENTS: tuple[Callable[[World], None], ...] = (
-    lose_one, lose_one, lose_all, freeze, notice, rebalance, cut_off, separate, outage, crash, bad_boots, stop, damage, launch_again,
+    lose_one, lose_one, lose_all, freeze, notice, rebalance, cut_off, separate, outage, crash, bad_boots, stop, damage, delete,
+    delete_launches, launch_again,
     launch_again, close_lid, end_machines, no_capacity, lose_store, lose_cloud, throttle, stop_hardware, delete_group, launch_twice,
     kill_laptop, collect_garbage, collect_garbage,
 )  # fmt: skip

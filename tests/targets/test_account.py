@@ -704,6 +704,14 @@ def test_stop_of_a_sweep_without_a_store_names_the_commands_that_end_its_machine
         skytrain("stop", "hw", f"store.root={config.store.root}", "cloud=aws", "--yes")
 
 
+def test_a_record_that_is_damaged_or_deleted_does_not_end_the_machines_that_have_read_it(config):
+    record, store = launched(config, "a", GROUP_OF_A), open_store(config.store)
+    store.write("runs/a/launches/00001.json", b"{")
+    assert may_grow(store, record)
+    store.delete("runs/a/launches/00001.json")
+    assert may_grow(store, record) and not may_grow(store, replace(record, failed=True))
+
+
 def test_a_launch_that_was_stopped_is_marked_before_its_machines_are_ended(machines, config, monkeypatch):
     record_run(config, "a", ended=True)
     record = launched(config, "a", GROUP_OF_A)
