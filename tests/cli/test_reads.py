@@ -55,6 +55,42 @@ def test_a_typed_setting_that_the_command_does_not_read_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["merge", "a", "b", "--t", "0.3"], "--t"),
+        (["merge", "a", "b", "--method", "slerp", "--density", "0.3"], "--density"),
+        (["merge", "a", "b", "--method", "ties", "--prior", "uniform"], "--prior"),
+        (["merge", "a", "b", "--tokens", "1M"], "--tokens"),
+        (["merge", "a", "b", "--dtype", "fp32"], "--dtype"),
+        (["evaluate", "tasks=[hellaswag]", "--tokens", "1M"], "--tokens"),
+        (["evaluate", "--harness", "hellaswag", "--split", "train"], "--split"),
+        (["export", "--out", "x", "--public"], "--public"),
+        (["plan", "prepare", "--instance", "p4d.24xlarge"], "--instance"),
+        (["plan", "--documents", "5M"], "--documents"),
+        (["plan", "--steps", "30"], "--steps"),
+        (["plan", "--trial-steps", "30"], "--trial-steps"),
+        (["plan", "--best", "--mesh", "fsdp"], "--mesh"),
+        (["data", "show", "--sample", "--html", "x.html"], "--html"),
+    ],
+)
+def test_a_typed_option_that_would_have_no_effect_is_refused(
+    words: list[str], option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, words)
+    assert str(done.exception).startswith(f"{option} has no effect here: ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_limit_of_tasks_is_refused_where_the_loss_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["evaluate", "limit=5"])
+    assert str(done.exception).startswith("evaluation.limit=5 is about tasks, and none is named")
+
+
 def test_what_a_recipe_sets_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["data", "list", "recipe=quickstart", "--json"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from skytrain.checkpoints import SaveTarget, committed, load_model, open_checkpoint, step_key, write_streamed
 from skytrain.checkpoints.errors import DamagedCheckpoint
@@ -92,6 +93,20 @@ def test_the_same_merge_again_finds_what_it_has_made_and_another_is_refused(root
         merged(root, "one", "two", run="seed")
     unnamed = merge(tiny_config(root), MergeRequest(("one", "two")), Silent())
     assert unnamed.run.startswith("merge-average-") and not unnamed.existed
+
+
+def test_a_merge_that_is_refused_for_a_value_names_model_and_tensor_and_leaves_its_name_free(root, tmp_path):
+    export(tiny_config(root), ExportRequest("two", tmp_path / "bad", dtype="fp32"), Silent())
+    damaged = load_file(tmp_path / "bad/model.safetensors")
+    damaged["transformer.wpe.weight"][3, 4] = float("nan")
+    save_file(damaged, tmp_path / "bad/model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "bad/SHA256SUMS").unlink()
+    with pytest.raises(SkytrainError, match=r"wpe\.weight of .*/bad has 1 values that are NaN or infinite"):
+        merged(root, "one", str(tmp_path / "bad"), force=True)
+    made = merged(root, "one", "two")
+    assert not made.existed and load_run(open_store(str(root)), "both").merged_from == ["one@4", "two@4"]
+    one, two, both = (next(iter(weights(root, run).values())) for run in ("one", "two", "both"))
+    torch.testing.assert_close(both, (one + two) / 2, rtol=0, atol=1e-7)
 
 
 def test_the_same_merge_with_its_folder_again_is_done_and_another_is_refused(root, tmp_path):

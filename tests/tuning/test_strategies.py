@@ -209,6 +209,16 @@ def test_hyperbands_table_with_r_555_and_eta_3_has_611_runs_of_415_rates_and_say
     assert len(rates) == len(set(rates)) == 415
 
 
+def test_a_projection_says_in_advance_which_rungs_the_money_does_not_buy():
+    problem = replace(make_problem(sizes=(1.0,), horizons=(0.01, 0.02, 0.04)), trials_per_rung=10)
+    rungs = sorted(horizon_rungs(problem), key=lambda one: one.usd)
+    all_of_them = 10 * sum(rung.usd for rung in rungs)
+    assert find_strategy("data-scaling").announce(problem, all_of_them) == []
+    asked, bought = find_strategy("data-scaling").announce(problem, all_of_them - rungs[-1].usd)
+    assert asked == f"10 rates at each of {', '.join(rung.name for rung in rungs)} cost at most ${all_of_them:,.2f}"
+    assert f"buys 10 at each of {rungs[0].name}, {rungs[1].name}, at most" in bought
+
+
 def test_greedy_doubles_until_it_diverges_and_then_tries_fractions():
     problem = make_problem()
     _, history = play("greedy", problem, Truth(wall=1.0), usd=2.0)

@@ -10,7 +10,7 @@ import typer
 
 from .options import ConfigDirs, Json, Overrides, Split, StoreOverrides, compose_overrides
 from .output import drawn_output
-from .reads import split_words
+from .reads import refuse_options, split_words
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -70,6 +70,7 @@ def list_(overrides: StoreOverrides = None, config_dir: ConfigDirs = None, as_js
 
 @app.command()
 def show(
+    context: typer.Context,
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
     sample: Annotated[
@@ -99,6 +100,7 @@ def show(
     from ..pipelines.data import corpus_page, describe_corpus, marked, sample_conversations
 
     if sample:
+        refuse_options(context, ["html"], "--sample prints a conversation")
         for each in sample_conversations(config, count=1):
             print(marked(each, colour=sys.stdout.isatty()), file=drawn_output())
         return

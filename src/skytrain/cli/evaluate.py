@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import ConfigDirs, Json, Precision, Split, Trusted, compose_overrides
+from .reads import refuse_options
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -63,6 +64,7 @@ HarnessTasks = Annotated[
 
 
 def evaluate(
+    context: typer.Context,
     overrides: TaskOverrides = None,
     config_dir: ConfigDirs = None,
     trust: Trusted = None,
@@ -97,13 +99,15 @@ def evaluate(
     """
     config = compose_overrides(_in_full(overrides), config_dir, trusted=trust).config
     sources = tuple(source or ())
+    if harness is not None or config.evaluation.tasks:
+        refuse_options(context, ["tokens", "split"], "tasks have items of their own; limit=N takes the first N of them")
     if harness is not None:
         _refuse_with_harness(config, sources, compare, items)
         _harness(config, sources[0] if sources else None, precision, harness, as_json)
     elif config.evaluation.tasks:
         _tasks(config, sources, precision, Output(compare, items, as_json))
     else:
-        _refuse_without_tasks(sources, compare, items)
+        _refuse_without_tasks(sources, compare, items, _in_full(overrides))
         _loss(config, sources[0] if sources else None, split, tokens, precision, as_json)
 
 
@@ -116,8 +120,13 @@ class Output:
     as_json: bool
 
 
-def _refuse_without_tasks(sources: tuple[str, ...], compare: bool, items: Path | None) -> None:
+def _refuse_without_tasks(sources: tuple[str, ...], compare: bool, items: Path | None, overrides: list[str]) -> None:
     from ..config import SkytrainError
+
+    if given := next((word for word in overrides if word.startswith("evaluation.")), None):
+        raise SkytrainError(
+            f"{given} is about tasks, and none is named\n  add tasks=[hellaswag], or use --tokens COUNT"
+        )
 
     if len(sources) > 1 or compare or items is not None:
         raise SkytrainError("several models, --compare and --items need tasks\n  add tasks=[hellaswag]")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from .options import ConfigDirs, From, Trusted, compose_overrides
-from .reads import split_words
+from .reads import refuse_options, split_words
 
 Arguments = Annotated[
     list[str] | None,
@@ -21,6 +21,7 @@ Arguments = Annotated[
 
 
 def export(
+    context: typer.Context,
     arguments: Arguments = None,
     config_dir: ConfigDirs = None,
     trust: Trusted = None,
@@ -70,6 +71,8 @@ def export(
     names = split_words(given)[0] if to == "hub" else []
     if to == "hub" and len(names) != 1:
         raise SkytrainError("--to hub needs the repository, once\n  skytrain export --to hub OWNER/NAME")
+    if to != "hub":
+        refuse_options(context, ["public"], "it is for --to hub")
     if to != "hub" and out is None:
         raise SkytrainError(f"--to {to} needs the path to write\n  add --out PATH")
     config = compose_overrides([word for word in given if word not in names], config_dir, trusted=trust).config

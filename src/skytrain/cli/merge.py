@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .options import ConfigDirs, Json, Trusted, compose_overrides
-from .reads import split_words
+from .reads import refuse_options, split_words
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -96,6 +96,7 @@ Force = Annotated[bool, typer.Option("--force", help="Merge models although no c
 
 
 def merge(
+    context: typer.Context,
     sources: Sources = None,
     config_dir: ConfigDirs = None,
     trust: Trusted = None,
@@ -134,6 +135,7 @@ def merge(
     from ..pipelines.merge import HeldOutText, MergeRequest, merge as pipeline
     from .console import reporter
 
+    _refuse_others(context, method, prior, out)
     config, models, has_text = _read_arguments(sources or [], config_dir, trust)
     request = MergeRequest(
         sources=models,
@@ -177,17 +179,32 @@ def _read_arguments(
     return compose_overrides(overrides, config_dir, trusted=trusted).config, tuple(models), named
 
 
+SETTINGS = ("t", "density", "scale", "seed", "normalize", "decay")
+SETTINGS_OF = {
+    "ema": ("decay",),
+    "slerp": ("t",),
+    "task-arithmetic": ("scale",),
+    "ties": ("density", "scale", "normalize"),
+    "dare": ("density", "scale", "seed"),
+    "dare-ties": ("density", "scale", "seed", "normalize"),
+}
+
+
 def _settings(method: str, **given: Any) -> dict[str, Any]:
     """Return the settings that apply to the method."""
-    names = {
-        "ema": ("decay",),
-        "slerp": ("t",),
-        "task-arithmetic": ("scale",),
-        "ties": ("density", "scale", "normalize"),
-        "dare": ("density", "scale", "seed"),
-        "dare-ties": ("density", "scale", "seed", "normalize"),
-    }.get(method, ())
-    return {name: given[name] for name in names}
+    return {name: given[name] for name in SETTINGS_OF.get(method, ())}
+
+
+def _refuse_others(context: typer.Context, method: str, prior: str, out: Path | None) -> None:
+    """Refuse options that the method does not use."""
+    others = [name for name in SETTINGS if name not in SETTINGS_OF.get(method, ())]
+    if method != "ensemble":
+        others.append("prior")
+    if method not in ("greedy", "posterior") and not (method == "ensemble" and prior == "cached"):
+        others.append("tokens")
+    refuse_options(context, others, f"--method {method} does not use it")
+    if out is None:
+        refuse_options(context, ["dtype"], "it is the type of the weights in --out")
 
 
 def _numbers(text: str | None) -> tuple[float, ...] | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from .options import ConfigDirs, Json, complete_setting, compose_overrides
+from .reads import refuse_options
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -184,6 +185,7 @@ def plan(
     from ..targets import Trials as TrialsWanted, compose_plan, find_seller, plan_run, plan_tokens, target_of
     from .console import reporter
 
+    _refuse_others(context, measure=measure, trials=trials, best=best, how_many_tokens=how_many_tokens)
     settings = list(overrides or [])
     if any(word.startswith("cloud=") for word in settings):
         config_dir = account_folders(config_dir or [])
@@ -214,6 +216,29 @@ def plan(
     _print_plan(composed.config, planned, request, Shown(rows, wide), as_json)
     if not as_json:
         print(f"\nwrote {out}")
+
+
+OF_TRAINING = (
+    *("instance", "nodes", "market", "target", "mesh", "how_many_tokens", "best", "trials", "trial_steps"),
+    *("measure", "steps", "out", "rows", "wide"),
+)
+OF_CORPORA = ("documents", "text_bytes")
+
+
+def _refuse_others(context: typer.Context, *, measure: bool, trials: int, best: bool, how_many_tokens: bool) -> None:
+    """Refuse options that this kind of plan does not use."""
+    if context.meta[WHAT] == "prepare":
+        return refuse_options(context, OF_TRAINING, "it is about training, and this plans a corpus")
+    refuse_options(context, OF_CORPORA, "it is for `skytrain plan prepare`")
+    if not measure:
+        refuse_options(context, ["steps"], "it is how many steps --measure takes")
+    if not trials:
+        refuse_options(context, ["trial_steps"], "it is the length of --trials")
+    if best:
+        refuse_options(context, ["mesh", "trials", "how_many_tokens", "rows", "wide"], "--best chooses the whole run")
+    elif how_many_tokens:
+        refuse_options(context, ["trials", "out", "wide"], "--how-many-tokens only shows what is bought")
+    return None
 
 
 @dataclass(frozen=True)

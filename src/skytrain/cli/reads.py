@@ -1,4 +1,4 @@
-"""The settings that each command reads. A person who types another one is told, instead of being ignored.
+"""The settings and options that each command reads. A person who types another one is told, instead of being ignored.
 
 Only typed words are judged: a recipe sets values of all groups, and each command takes from it what it needs.
 """
@@ -93,6 +93,16 @@ def refuse_unread_settings(context: Any) -> None:
 
             reads = f"it reads {_listed(settings_read(command))}"
             raise ConfigError(word.partition("=")[0], f"skytrain {command} does not read it", hint=reads)
+
+
+def refuse_options(context: typer.Context, names: Iterable[str], why: str) -> None:
+    """Raise SkytrainError if somebody typed one of these options, by its Python name: it would have no effect."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            from ..config import SkytrainError
+
+            raise SkytrainError(f"{parameter.opts[0]} has no effect here: {why}\n  leave it out")
 
 
 def settings_read(command: str) -> tuple[str, ...]:

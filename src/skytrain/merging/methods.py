@@ -77,15 +77,21 @@ def check_weights(weights: Sequence[float]) -> None:
         raise SkytrainError(f"--weights {text}: they sum to {total:g}, and must sum to 1\n  --weights {hint}")
 
 
-def combine(method: MergeMethod, name: str, tensors: Sequence[Tensor], base: Tensor | None = None) -> Tensor:
+def combine(
+    method: MergeMethod,
+    name: str,
+    tensors: Sequence[Tensor],
+    base: Tensor | None = None,
+    labels: Sequence[str] = (),
+) -> Tensor:
     """Return the merged tensor `name`, in float32; integers and booleans are those of the base, or of the first model.
 
-    A tensor that is the same in all models is unchanged, bit for bit.
+    A tensor that is the same in all models is unchanged, bit for bit. `labels` name the models in errors.
     """
     first = tensors[0] if base is None else base
     if not first.is_floating_point():
         return first
-    _check_finite(name, tensors, base)
+    _check_finite(name, tensors, base, labels)
     if all(torch.equal(first, each) for each in tensors):
         return first.float()
     values = [each.float() for each in tensors]
@@ -104,9 +110,10 @@ def combine(method: MergeMethod, name: str, tensors: Sequence[Tensor], base: Ten
     return start + method.scale * joined
 
 
-def _check_finite(name: str, tensors: Sequence[Tensor], base: Tensor | None) -> None:
+def _check_finite(name: str, tensors: Sequence[Tensor], base: Tensor | None, labels: Sequence[str]) -> None:
     """Raise for values that are not finite, which a merge would spread over the whole model."""
-    named = [(f"model {number}", each) for number, each in enumerate(tensors, 1)]
+    names = labels or [f"model {number}" for number in range(1, len(tensors) + 1)]
+    named = list(zip(names, tensors, strict=True))
     for label, tensor in [*named, *([("the base", base)] if base is not None else [])]:
         bad = int((~torch.isfinite(tensor)).sum())
         if bad:

@@ -56,7 +56,8 @@ class MergePlan:
         merged = {}
         for name in names:
             values = [each.pop(name) for each in parts]
-            merged[name] = combine(chosen, name, values[: len(models)], values[len(models)] if bases else None)
+            base = values[len(models)] if bases else None
+            merged[name] = combine(chosen, name, values[: len(models)], base, [each.label for each in models])
         if unit.ours == unit.theirs or decoder is None:
             return merged
         return from_hf(decoder, unit, [merged[name] for name in unit.theirs])

@@ -30,11 +30,13 @@ from ..evaluation import EnsembleDefinition, ensemble_key
 from ..models import Decoder
 from ..runs import (
     RunRecord,
+    attempt_numbers,
     claim_attempt,
     create_run,
     failures_recorded,
     load_run,
     now,
+    read_failure,
     record_resume,
     save_run,
     write_outcome,
@@ -55,11 +57,19 @@ def is_written(store: Store, run: str, made: Provenance) -> bool:
             return False
         raise SkytrainError(f"there is a run {run!r} already in {store.root}\n  choose another name: run=NAME")
     if there.identity != made.identity:
+        if _has_failed(store, run):
+            return False
         raise SkytrainError(
             f"run {run!r} is another merge, of {', '.join(each.source for each in there.inputs)} by {there.method}\n"
             "  choose another name: run=NAME"
         )
     return bool(committed(store, run)) or store.exists(ensemble_key(run))
+
+
+def _has_failed(store: Store, run: str) -> bool:
+    """Return whether a merge ended with an error, so that its name is free: nothing was made."""
+    attempts = attempt_numbers(store, run)
+    return bool(attempts) and not committed(store, run) and read_failure(store, run, attempts[-1]) is not None
 
 
 def write_merged(
@@ -69,7 +79,7 @@ def write_merged(
     run = record.name
     step = record.step
     if not create_run(store, record):
-        record = load_run(store, run)
+        save_run(store, record)  # of a merge that was interrupted or has failed, perhaps of other models
     attempt = claim_attempt(store, run, world_size=1, merge=made.method)
     with failures_recorded(store, run, attempt):
         record_resume(store, run, attempt, step)

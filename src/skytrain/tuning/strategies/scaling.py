@@ -46,6 +46,21 @@ class Projection:
         self._rungs = rungs
         self._axis = axis
 
+    def announce(self, problem: Problem, usd: float) -> list[str]:
+        """Return what the money does not buy of the rungs and rates that were asked for; nothing if it buys all."""
+        search = Search(problem, (), usd, usd)
+        wanted = rates_per_rung(search, PER_RUNG)
+        rungs = sorted(self._rungs(problem), key=lambda one: one.usd)
+        chosen, count = ladder_of(search, rungs)
+        if len(chosen) == len(rungs) and count == wanted:
+            return []
+        paid = count * sum(one.usd for one in chosen)
+        names = ", ".join(one.name for one in rungs)
+        return [
+            f"{wanted} rates at each of {names} cost at most ${wanted * sum(one.usd for one in rungs):,.2f}",
+            f"${usd:,.2f} buys {count} at each of {', '.join(one.name for one in chosen) or 'none'}, at most ${paid:,.2f}",
+        ]
+
     def propose(self, search: Search) -> Trial | None:
         rungs, count = ladder_of(search, self._rungs(search.problem))
         # Every rung has its rates before any is widened: money that a wide one takes would leave a single size.
