@@ -27,8 +27,9 @@ from skytrain.corpus.manifest import open_corpus
 from skytrain.evaluation.ensemble import read_ensemble
 from skytrain.jobs.rendezvous import list_meeting, read_generation
 from skytrain.merging.provenance import read_provenance
-from skytrain.pipelines.report import report
-from skytrain.pipelines.runs import rename_run
+from skytrain.pipelines.report import compare, report
+from skytrain.pipelines.runs import list_entries, rename_run
+from skytrain.pipelines.status import overview
 from skytrain.pipelines.train import train
 from skytrain.planning.plan_file import read_plan
 from skytrain.runs import (
@@ -228,6 +229,37 @@ def test_a_record_speaks_for_its_own_run_only(trained: Path, tmp_path: Path) -> 
         load_run(open_store(str(root)), "evil")
     rename_run(config, "base", "other")
     assert (root / "runs/mine/run.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("key", "field", "value"),
+    [
+        ("attempts/0/metrics/00000.jsonl", "step", "many"),
+        ("attempts/0/metrics/00000.jsonl", "train/loss", [[]]),
+        ("attempts/0/metrics/00000.jsonl", "step", 10**400),
+        ("attempts/0/outcome.json", "outcome", 7),
+        ("attempts/0/outcome.json", "ended_at", {"a": 1}),
+        ("attempts/0/attempt.json", "host", ["x"]),
+        ("run.json", "parameters", "<b>"),
+    ],
+)
+def test_a_run_with_numbers_that_are_none_hides_no_other(
+    key: str, field: str, value: Any, trained: Path, tmp_path: Path
+) -> None:
+    """A machine writes its own run's records: `status` of all runs, the list and a report end with a word, not a crash."""
+    root = Path(shutil.copytree(trained, tmp_path / "store"))
+    record = json.loads((root / "runs/mine/run.json").read_text())
+    (root / "runs/other").mkdir()
+    (root / "runs/other/run.json").write_text(json.dumps({**record, "name": "other"}))
+    path = root / "runs/mine" / key
+    lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+    path.write_text("\n".join(json.dumps({**json.loads(line), field: value}) for line in lines))
+    config = tiny_config(root)
+    assert "other" in overview(config, None).to_text(None)
+    assert {entry.run for entry in list_entries(config)} == {"mine", "other"}
+    for page in (lambda: report(config, "mine"), lambda: compare(config, ["mine", "other"])):
+        with contextlib.suppress(SkytrainError):
+            page()
 
 
 def test_a_log_line_that_is_no_sample_does_not_end_a_report(trained: Path, tmp_path: Path) -> None:

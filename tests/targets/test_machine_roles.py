@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import botocore.session
 import pytest
 
 from skytrain.aws import KINDS, AwsSession, Call, CloudError, CloudResource, Tags
@@ -137,6 +139,18 @@ def test_names_fit_iam_and_differ_between_regions_projects_runs_and_launches() -
     for name in names:
         Call("iam", "CreateRole", {"RoleName": name, "AssumeRolePolicyDocument": "{}"}).body()
         assert len(name) <= 64 and set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
+
+
+def test_a_run_with_letters_of_any_script_has_a_role_that_iam_takes() -> None:
+    model = botocore.session.Session().get_service_model("iam").operation_model("CreateRole").input_shape
+    for run in ("日本-1", "größe", "a" * 250):
+        cloud = replace(compose().config.cloud, region="us-east-2", machine_roles=SETTINGS)
+        made = machine_role(cloud, "train", "00001", replace(TAGS, run=run))
+        assert made is not None
+        created = made.calls[0].parameters
+        for name in ("Description", "RoleName", "Path"):
+            assert re.fullmatch(model.members[name].metadata["pattern"], created[name]), name
+        assert {"Key": "skytrain:run", "Value": run} in created["Tags"]
 
 
 def test_a_kind_without_policies_is_refused_before_anything_is_created() -> None:

@@ -19,6 +19,7 @@ from ..runs import (
     read_failure,
     read_metrics,
     read_outcome,
+    record_of,
 )
 from ..storage import Store
 from ..targets import status_of
@@ -37,7 +38,8 @@ def check_count(names: Sequence[str]) -> list[str]:
 def read_curves(store: Store, name: str) -> RunCurves:
     """Read one run."""
     record = load_run(store, name)
-    return run_curves(store, record, status_of(store, record), read_metrics(store, name))
+    with record_of(store, f"runs/{name}/run.json"):
+        return run_curves(store, record, status_of(store, record), read_metrics(store, name))
 
 
 def run_curves(store: Store, record: RunRecord, status: RunStatus, metrics: Sequence[Mapping[str, Any]]) -> RunCurves:

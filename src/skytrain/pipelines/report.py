@@ -54,7 +54,8 @@ def report(config: Config, name: str) -> WrittenPage:
     store = open_store(config.store)
     if SweepStore(store, name).exists():
         return _sweep_page(store, name)
-    html = run_html(run_page(config, store, name))
+    with record_of(store, f"runs/{name}/run.json"):
+        html = run_html(run_page(config, store, name))
     key = f"runs/{name}/report.html"
     store.write(key, html.encode())
     return WrittenPage(html, store.url(key))

@@ -29,6 +29,7 @@ class DamagedRecord(SkytrainError):
 # What the fields of a record are: a field that is missing counts as None. Whoever can write to the store decides the
 # values, so what a reader computes with is checked here.
 Kind = Callable[[Any], bool]
+MOST = 2**63  # of a whole number: larger ones cannot be computed with as floats
 Shape = Mapping[str, Kind]
 
 
@@ -37,7 +38,7 @@ def is_text(value: Any) -> bool:
 
 
 def is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < MOST
 
 
 def is_number(value: Any) -> bool:
@@ -51,6 +52,10 @@ def is_amount(value: Any) -> bool:
 
 def is_mapping(value: Any) -> bool:
     return isinstance(value, dict)
+
+
+def is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def is_time(value: Any) -> bool:

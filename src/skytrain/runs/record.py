@@ -17,7 +17,17 @@ from .. import __version__
 from ..config import EXECUTION, RESULT, Config, SkytrainError, flatten, nearest, select, upgrade
 from ..storage import NotFound, Store
 from .attempts import now
-from .reading import DamagedRecord, read_object
+from .reading import (
+    DamagedRecord,
+    Shape,
+    is_mapping,
+    is_number,
+    is_text,
+    is_texts,
+    is_whole,
+    maybe,
+    read_object,
+)
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +57,24 @@ class RunRecord:
     former_names: list[str] = field(default_factory=list)
     parent: str | None = None  # what --from named, with its step: RUN@STEP, a folder or a file
     merged_from: list[str] = field(default_factory=list)  # of a merged model, which was not trained: RUN@STEP, folders
+
+
+SHAPE: Shape = {
+    "name": is_text,
+    "config": is_mapping,
+    "seed": is_whole,
+    "data": is_mapping,
+    "tokenizer_id": is_text,
+    "parameters": is_whole,
+    "hardware": is_mapping,
+    "started_at": is_text,
+    "train_seconds": maybe(is_number),
+    "step": maybe(is_whole),
+    "started_from": maybe(is_text),
+    "former_names": maybe(is_texts),
+    "parent": maybe(is_text),
+    "merged_from": maybe(is_texts),
+}
 
 
 @dataclass(frozen=True)
@@ -173,7 +201,7 @@ def _to_bytes(record: RunRecord) -> bytes:
 
 def load_run(store: Store, name: str) -> RunRecord:
     try:
-        record = RunRecord(**read_object(store, f"runs/{name}/run.json"))
+        record = RunRecord(**read_object(store, f"runs/{name}/run.json", SHAPE))
         if record.name != name:  # what is read from one run's folder must not be taken for, or written to, another's
             raise ValueError(f"it names another run, {record.name!r:.80}")
         return dataclasses.replace(record, config=upgrade(Config, record.config))

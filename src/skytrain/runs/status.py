@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ from .attempts import attempt_numbers, read_attempt, read_failure, read_outcome
 from .heartbeats import HostSpends
 from .meter import Count, command_spends, largest_counts, last_records
 from .metrics import last_metrics
-from .reading import is_time
+from .reading import MOST, is_time
 from .record import load_run
 
 STALE_SECONDS = 60.0  # a running attempt writes every five
@@ -49,6 +49,22 @@ class RunStatus:
     host: str | None = None
     generation: int | None = None  # of the newest attempt, where node agents run it
     cause: str | None = None  # why the newest attempt ended on purpose
+
+    def __post_init__(self) -> None:
+        """Raise TypeError for values of another kind: they come from records that machines write, and are computed with."""
+        wrong = [each.name for each in fields(self) if not _fits(getattr(self, each.name), str(each.type))]
+        if wrong:
+            raise TypeError(f"{wrong[0]} of a run cannot be {getattr(self, wrong[0])!r:.60}")
+
+
+KINDS: dict[str, type | tuple[type, ...]] = {"str": str, "int": int, "float": (int, float), "None": type(None)}
+
+
+def _fits(value: Any, kind: str) -> bool:
+    """Return whether a value is of one of these kinds, such as `float | None`."""
+    if isinstance(value, bool) or not any(isinstance(value, KINDS[word]) for word in kind.split(" | ")):
+        return False
+    return not isinstance(value, int) or abs(value) < MOST
 
 
 def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int, str] | None = None) -> RunStatus:

@@ -28,6 +28,8 @@ SWEEP = f"{RUN.partition(':')[0]}:sweep"
 SPREADING = Retry(seconds=120.0, first_wait_seconds=2.0, longest_wait_seconds=10.0)
 UNKNOWN_YET = re.compile(r"[Ii]nvalid (IAM )?[Ii]nstance ?[Pp]rofile|[Cc]ould not assume|[Cc]annot be assumed")
 
+NOT_DESCRIBED = re.compile("[^\t\n\r -~\u00a1-\u00ff]")  # tags take any letter, descriptions of roles those of Latin 1
+
 MachineKind = Literal["node", "prepare", "serve"]
 
 
@@ -56,7 +58,7 @@ class MachineRole:
         created = {
             **named,
             "AssumeRolePolicyDocument": json.dumps(self._trust()),
-            "Description": f"Machines of the launch of {self.tags.run}"[:1000],
+            "Description": NOT_DESCRIBED.sub("?", f"Machines of the launch of {self.tags.run}")[:1000],
             "PermissionsBoundary": self.settings.boundary,
             "Tags": [{"Key": key, "Value": value} for key, value in self._all_tags().items()],
         }

@@ -22,6 +22,7 @@ from ..runs import (
     launches_of,
     load_run,
     read_object,
+    record_of,
     run_names,
     run_status,
     stopped_key,
@@ -68,7 +69,8 @@ def find_status(store: Store, run: str) -> RunStatus:
         launches = launches_of(store, run)
         if not launches:
             raise
-        return _launched_status(store, launches[-1])
+        with record_of(store, f"runs/{run}/launches/{launches[-1].id}.json"):
+            return _launched_status(store, launches[-1])
 
 
 def _launched_status(store: Store, record: LaunchRecord) -> RunStatus:
@@ -110,8 +112,10 @@ def _status_or_damage(store: Store, name: str) -> RunStatus:
 
 
 def status_of(store: Store, record: RunRecord) -> RunStatus:
-    total = recorded_steps(record.config["trainer"])
-    return run_status(store, record.name, total, _newest_checkpoint(store, record.name))
+    """Return the status of a run. What its records say that makes no sense is damage, which hides no other run."""
+    with record_of(store, f"runs/{record.name}/run.json"):
+        total = recorded_steps(record.config["trainer"])
+        return run_status(store, record.name, total, _newest_checkpoint(store, record.name))
 
 
 def _newest_checkpoint(store: Store, run: str) -> tuple[int, str] | None:
