@@ -91,6 +91,15 @@ def test_a_limit_of_tasks_is_refused_where_the_loss_is_measured(
     assert str(done.exception).startswith("evaluation.limit=5 is about tasks, and none is named")
 
 
+@pytest.mark.parametrize("verb", [["duplicates"], ["export", "--out", "kept"]])
+def test_settings_of_a_data_set_are_refused_beside_the_name_of_a_prepared_one(
+    verb: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["data", *verb, "jsonl", "data.near_dedup.bands=99"])
+    assert str(done.exception).startswith("data.near_dedup.bands=99 has no effect beside jsonl")
+
+
 def test_what_a_recipe_sets_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["data", "list", "recipe=quickstart", "--json"])

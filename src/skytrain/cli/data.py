@@ -169,9 +169,7 @@ def export(
       skytrain data export fineweb --kept --compression snappy --out kept
       skytrain data export --out s3://bucket/kept data=fineweb data/cleaning=web store.root=s3://bucket/project
     """
-    names, settings = split_words(data)
-    if len(names) > 1:
-        raise typer.BadParameter(f"several data sets: {', '.join(names)}; name one", param_hint="DATA")
+    names, settings = _named(data)
     config = compose_overrides(settings, config_dir).config
     from ..pipelines.data import export_kept
     from .console import reporter
@@ -226,9 +224,7 @@ def duplicates(
       skytrain data duplicates fineweb --out duplicates
       skytrain data duplicates fineweb --labels known.jsonl store.root=s3://bucket/project
     """
-    names, settings = split_words(data)
-    if len(names) > 1:
-        raise typer.BadParameter(f"several data sets: {', '.join(names)}; name one", param_hint="DATA")
+    names, settings = _named(data)
     config = compose_overrides(settings, config_dir).config
     from ..pipelines.duplicates import summarize_duplicates
     from .console import reporter
@@ -240,6 +236,21 @@ def duplicates(
         return
     print(summary.to_text())
     print("", *summary.files, sep="\n")
+
+
+def _named(words: list[str] | None) -> tuple[list[str], list[str]]:
+    """Return the name of a prepared data set, if one is given, and the settings."""
+    names, settings = split_words(words)
+    if len(names) > 1:
+        raise typer.BadParameter(f"several data sets: {', '.join(names)}; name one", param_hint="DATA")
+    if names and (other := next((word for word in settings if word.startswith(("data=", "data.", "data/"))), None)):
+        from ..config import SkytrainError
+
+        raise SkytrainError(
+            f"{other} has no effect beside {names[0]}, which is prepared already\n"
+            "  leave out the name, and give all settings that it was prepared with; or leave out the setting"
+        )
+    return names, settings
 
 
 @app.command("task")
