@@ -643,6 +643,22 @@ def test_stop_without_a_store_names_the_command_that_ends_the_machines(machines,
     assert done.exit_code == 0 and GROUP_OF_A not in sizes(machines)
 
 
+@pytest.mark.parametrize("during", ["the question", "the wait"])
+def test_stop_ends_nothing_of_a_launch_that_a_colleague_has_made_since(machines, config, monkeypatch, during):
+    record_run(config, "a", ended=True)
+    first, store = launched(config, "a", GROUP_OF_A), open_store(config.store)
+    planned = stop_with_machines(config, "a", pytest.fail)
+    again = replace(first, id="00002", launched_by="bob")
+    if during == "the question":
+        create_launch(store, again)
+    else:
+        waited = StoppedRun(run="a", state="done", asked=True, step=20, total_steps=20, checkpoint_step=20)
+        monkeypatch.setattr("skytrain.targets.stopping.stop", lambda *_: [create_launch(store, again), waited][1])
+    result = planned.end(0.0, False, Silent())
+    assert result.exit_code == 3 and result.warning is not None and "bob launched a" in result.warning
+    assert sizes(machines)[GROUP_OF_A] == (2, 2) and may_grow(store, again)
+
+
 GROUP_OF_SWEEP = group_name("demo", "hw-machine-1", "00001", 0)
 
 

@@ -14,6 +14,7 @@ from ..aws import ANSWERING, KINDS, AwsSession, Call, CloudError, CloudResource,
 from ..config import Config, SkytrainError, error_text, plural
 from ..runs import (
     DEFAULT_TARGET,
+    LaunchRecord,
     Reporter,
     RunStatus,
     ask_stop,
@@ -156,6 +157,39 @@ def _machines_now(
         return before
 
 
+class _Launches:
+    """The launches of runs when a question was asked: one that somebody makes afterwards is not what was asked about."""
+
+    def __init__(self, config: Config, runs: Sequence[str]) -> None:
+        self._config = config
+        self._runs = runs
+        self._before = self._read()
+
+    def _read(self) -> dict[tuple[str, str], LaunchRecord] | None:
+        try:
+            store = open_store(self._config.store)
+            return {(each.run, each.id): each for run in self._runs for each in launches_of(store, run)}
+        except SkytrainError:  # told by those who need it; machines are ended all the same
+            return None
+
+    def since(self, name: str) -> StopResult | None:
+        """Return the result of a stop of `name` that must end nothing any more; None if nobody has launched since."""
+        now = self._read()
+        if self._before is None or now is None:
+            return None
+        newer = [record for key, record in now.items() if key not in self._before and not record.failed]
+        if not newer:
+            return None
+        record = newer[-1]
+        return StopResult(
+            f"{name}: it was launched again",
+            {"run": name, "asked": False},
+            3,
+            f"{record.launched_by} launched {record.run} at {record.launched_at}, after this command was given: "
+            f"nothing of that launch was ended\n  to end it, run this again: {_command(name)}",
+        )
+
+
 def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) -> PlannedStop:
     """Let a run save and stop, then end the machines of the account that carry its tag."""
     try:
@@ -164,7 +198,11 @@ def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) ->
         tell(_nothing_asked(config, run))
         raise
 
+    launches = _Launches(config, [run])
+
     def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
+        if (again := launches.since(run)) is not None:
+            return again
         try:
             stopped = stop(config, run, wait_seconds, reporter)
         except BaseException as error:
@@ -175,6 +213,8 @@ def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) ->
                 raise
             tell(f"warning: {error_text(error)}\n  ending its machines although it could not be asked to save")
             stopped = StoppedRun(run=run, state=UNKNOWN, asked=True, step=0, total_steps=0, checkpoint_step=None)
+        if (again := launches.since(run)) is not None:
+            return again
         waits = stopped.may_be_saving and not force
         left: list[CloudResource] = []
         if session is not None and not waits:
@@ -251,7 +291,11 @@ def stop_whole_sweep(
         calls = [{"region": region, **call.render()} for region, call in stop_calls(machines)]
         return json.dumps({"sessions": sweep.sessions, "requests": calls}, indent=1)
 
+    launches = _Launches(config, sweep.machines)
+
     def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
+        if (again := launches.since(name)) is not None:
+            return again
         try:
             asked = stop_sweep(config, name, reporter)
         except BaseException as error:
