@@ -12,10 +12,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from skytrain.aws import MachineImage, Tags, remove_all
+from skytrain.aws import Call, MachineImage, Tags, remove_all
 from skytrain.config import SkytrainError
 from skytrain.planning import BASE_LINE, PlannedOffer, timestamp
 from skytrain.runs import (
+    DamagedRecord,
     LaunchedGroup,
     LaunchRecord,
     RunStatus,
@@ -30,7 +31,7 @@ from skytrain.runs import (
 from skytrain.storage import Store
 from skytrain.targets import leftovers, lifecycle, limits
 from skytrain.targets.ec2 import billing, launch as launching, target
-from skytrain.targets.ec2.machines import LaunchKeeper, removal_calls, set_size
+from skytrain.targets.ec2.machines import LaunchKeeper, removal_calls
 from skytrain.targets.ec2.requests import GroupSpec, kill_time
 from skytrain.targets.jobs import group_name
 from tests.targets.plans import offer
@@ -128,19 +129,32 @@ def follow(world: World, record: LaunchRecord) -> None:
 
 
 def end_machines(world: World) -> None:
-    """Do what `skytrain stop --force` does with the machines of the newest launch."""
+    """Do what `skytrain stop --force` does with the machines of all launches."""
     store = world.store.patient(600.0)
-    for record in launches_of(store, RUN):
+    try:
+        launches = launches_of(store, RUN)
+    except DamagedRecord as error:  # its machines are found by their tags
+        world.say(f"stop: {str(error).splitlines()[0]}")
+        _end(world, list(world.cloud.groups))
+        return
+    for record in launches:
         store.write(stopped_key(record), b"{}")
-        calls = [("us-east-2", set_size(group, 0)) for group in record.groups]
-        names = {group.name for group in record.groups}
-        running = [machine.id for machine in world.cloud.running if machine.group.name in names]
-        calls += [
-            ("us-east-2", launching.Call("ec2", "TerminateInstances", {"InstanceIds": [name]})) for name in running
-        ]
-        left = remove_all(world.cloud, calls, world.say)  # type: ignore[arg-type]
+        _end(world, [group.name for group in record.groups])
         limits.count_launches(world.cloud, store, [record], world.say)  # type: ignore[arg-type]
-        world.say(f"stop: {len(running)} machines of {record.id}, {len(left)} requests failed")
+
+
+def _end(world: World, names: list[str]) -> None:
+    """Set groups to zero, and terminate their machines."""
+    calls = [("us-east-2", _zero(name)) for name in names]
+    running = [machine.id for machine in world.cloud.running if machine.group.name in names]
+    calls += [("us-east-2", Call("ec2", "TerminateInstances", {"InstanceIds": [name]})) for name in running]
+    left = remove_all(world.cloud, calls, world.say)  # type: ignore[arg-type]
+    world.say(f"stop: {len(running)} machines of {len(names)} groups, {len(left)} requests failed")
+
+
+def _zero(group: str) -> Call:
+    named = {"AutoScalingGroupName": group, "DesiredCapacity": 0, "HonorCooldown": False}
+    return Call("autoscaling", "SetDesiredCapacity", named)
 
 
 def remove_groups(world: World, record: LaunchRecord) -> None:
