@@ -118,3 +118,19 @@ def test_a_word_that_resembles_nothing_gets_no_guess() -> None:
 def test_several_values_point_to_tune() -> None:
     with pytest.raises(SkytrainError, match="skytrain tune"):
         compose(["optimizer.lr=1e-3,3e-4"])
+
+
+def test_files_for_validation_are_the_whole_validation_split() -> None:
+    paths = ["data=text", "data.source.paths=a.txt"]
+    assert compose(paths).config.data.validation_fraction == 0.05
+    named = [*paths, "data.source.validation_paths=b.txt"]
+    assert compose(named).config.data.validation_fraction == 0
+    assert compose([*named, "data.validation_fraction=0.1"]).config.data.validation_fraction == 0.1
+    unset = [*paths, "data.source.validation_paths=null"]
+    assert compose(unset).config.data.validation_fraction == 0.05
+
+
+def test_a_callback_may_be_the_path_of_its_class() -> None:
+    [plain, given] = compose(["trainer.callbacks=[mine.Plain,{target: mine.Given, every: 3}]"]).config.trainer.callbacks
+    assert (plain.target, plain.args) == ("mine.Plain", {})
+    assert (given.target, given.args) == ("mine.Given", {"every": 3})

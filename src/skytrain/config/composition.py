@@ -140,6 +140,8 @@ def compose(
     for key in _replaced({override.key_or_group: override.value() for override in settings}):
         OmegaConf.update(tree, key, None)
         origins[key] = COMMAND_LINE
+    _split_by_files(tree, origins)
+    _name_callbacks(tree)
     unread = _unread_weights(tree, origins, locate, recipe_weights if adopt is not None else "skip")
     if unread is not None:
         adopt = locate = None
@@ -276,10 +278,12 @@ def _name(repository: Any, config_path: str) -> str:
 def _no_name(choices: list[Override]) -> SkytrainError | None:
     """Return the error for a group whose choice is a number or another value."""
     for choice in choices:
+        group = choice.key_or_group
         value = choice.value()
         if not isinstance(value, (str, list)):
-            hint = f"did you mean budget.usd={value}?" if choice.key_or_group == "budget" else "a group takes a name"
-            return ConfigError(choice.key_or_group, f"{value!r} is not a choice", origin=COMMAND_LINE, hint=hint)
+            meant = f"did you mean budget.usd={value}?  " if group == "budget" else ""
+            hint = f"{meant}{group}={value}: a group takes the name of a choice"
+            return ConfigError(group, f"{value!r} is not a choice", origin=COMMAND_LINE, hint=hint)
     return None
 
 
@@ -337,6 +341,23 @@ def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> Non
         )
     OmegaConf.update(tree, key, value, merge=isinstance(value, dict))
     _set_origin(origins, key, value, COMMAND_LINE)
+
+
+def _split_by_files(tree: DictConfig, origins: dict[str, str]) -> None:
+    """Hold no share of the documents out where the user has named files for validation, and no share."""
+    given = _given(origins)
+    for key in OPTIONAL_SOURCE_KEYS:
+        named = any(leaf == key or leaf.startswith(f"{key}.") for leaf in given)
+        if named and OmegaConf.select(tree, key) is not None and "data.validation_fraction" not in given:
+            tree.data.validation_fraction = 0
+            origins["data.validation_fraction"] = COMMAND_LINE
+
+
+def _name_callbacks(tree: DictConfig) -> None:
+    """Let a callback without arguments be the path of its class."""
+    callbacks = tree.trainer.callbacks
+    if callbacks and any(isinstance(each, str) for each in callbacks):
+        tree.trainer.callbacks = [{"target": each} if isinstance(each, str) else each for each in callbacks]
 
 
 def _choices(key: str, leaves: Sequence[str]) -> str:

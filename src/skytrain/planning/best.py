@@ -142,7 +142,8 @@ def expected_loss(config: Config) -> Forecast | None:
 def expected_loss_text(config: Config) -> str | None:
     """Return the expected loss as `plan` and `launch` show it, with what it does not know."""
     forecast = expected_loss(config)
-    if forecast is None:
+    # A run so small that the law gives more than a guess among all tokens is far outside of what it was fitted on.
+    if forecast is None or forecast.loss > math.log(config.model.vocab_size):
         return None
     text = known_texts().get(config.data.name)
     known = (

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
-from ..aws import KINDS, AwsSession, enabled_regions, scan_account
+from ..aws import KINDS, AwsSession, enabled_regions, is_preview, scan_account
 from ..config import Composed, Config, SkytrainError, error_text, format_seconds, source_hash
 from ..jobs import generation_key, list_meeting
 from ..planning import EC2, Budget, JobKind, Plan, load_catalog
@@ -51,8 +51,13 @@ def check_place(config: Config, plan: Plan) -> None:
             f"budget.usd=0: rented machines cost money, this plan ${plan.choice.cost.usd:.2f}\n  raise budget.usd"
         )
     if plan.choice.region != config.cloud.region:
+        what = (
+            "placeholders of a folder without an account"
+            if is_preview(config.cloud)
+            else "the account's network and bucket"
+        )
         raise SkytrainError(
-            f"the plan is for {plan.choice.region}, the account's network and bucket are in {config.cloud.region}\n"
+            f"the plan is for {plan.choice.region}, {what} are in {config.cloud.region}\n"
             f"  plan again: skytrain plan ... --region {config.cloud.region}"
         )
     seller = plan.choice.target

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
@@ -239,7 +239,7 @@ def make_loggers(config: Config, run: str, tensorboard_folder: Path) -> list[Any
         loggers.append(_wandb_logger(config.wandb, run, tensorboard_folder.parent))
     for path in config.trainer.loggers:
         if "." in path:
-            loggers.append(_own(path, {}, "trainer.loggers", Logger))
+            loggers.append(_own_logger(path))
     for logger in loggers:
         logger.log_hyperparams(settings)
     return loggers
@@ -279,6 +279,19 @@ def _wandb_logger(settings: WandbConfig, run: str, folder: Path) -> Any:
 def make_own_callbacks(config: Config) -> list[pl.Callback]:
     """Return the callbacks that `trainer.callbacks` names."""
     return [_own(one.target, one.args, "trainer.callbacks", pl.Callback) for one in config.trainer.callbacks]
+
+
+def _own_logger(path: str) -> Logger:
+    try:
+        return cast(Logger, _own(path, {}, "trainer.loggers", Logger))
+    except ConfigError as error:
+        if not error.key.startswith("trainer.loggers."):
+            raise
+        raise ConfigError(
+            "trainer.loggers",
+            f"{path} needs the argument {error.key.rpartition('.')[2]}, and loggers are created without arguments",
+            hint="write a subclass that gives it in __init__, and name that",
+        ) from None
 
 
 def _own(target: str, args: Mapping[str, Any], key: str, kind: type) -> Any:

@@ -245,7 +245,8 @@ class TrainerConfig:
     )
     callbacks: list[CallbackConfig] = setting(
         EXECUTION,
-        "Further callbacks of Lightning, such as [{target: my_package.MyCallback}]; they act after Skytrain's own, and "
+        "Further callbacks of Lightning, such as [my_package.MyCallback], or [{target: my_package.MyCallback, every: 10}] "
+        "with arguments; they act after Skytrain's own, and "
         "checkpoints hold their state.",
     )
     workers: Whole = setting(EXECUTION, "Data loader processes per rank.")
