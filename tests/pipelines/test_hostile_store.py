@@ -27,6 +27,7 @@ from skytrain.corpus.manifest import open_corpus
 from skytrain.evaluation.ensemble import read_ensemble
 from skytrain.jobs.rendezvous import list_meeting, read_generation
 from skytrain.merging.provenance import read_provenance
+from skytrain.pipelines.costs import costs
 from skytrain.pipelines.report import compare, report
 from skytrain.pipelines.runs import list_entries, rename_run
 from skytrain.pipelines.status import overview
@@ -240,6 +241,7 @@ def test_a_record_speaks_for_its_own_run_only(trained: Path, tmp_path: Path) -> 
         ("attempts/0/outcome.json", "outcome", 7),
         ("attempts/0/outcome.json", "ended_at", {"a": 1}),
         ("attempts/0/attempt.json", "host", ["x"]),
+        ("attempts/0/spend/00000.jsonl", "usd", 10**400),
         ("run.json", "parameters", "<b>"),
     ],
 )
@@ -254,10 +256,33 @@ def test_a_run_with_numbers_that_are_none_hides_no_other(
     path = root / "runs/mine" / key
     lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
     path.write_text("\n".join(json.dumps({**json.loads(line), field: value}) for line in lines))
+    check_others_are_shown(root)
+
+
+@pytest.mark.parametrize(
+    "names", [("trainer", "batch_tokens"), ("budget", "planned_usd"), ("budget", "planned_step_seconds")]
+)
+def test_settings_of_a_record_that_are_no_numbers_hide_no_other_run(
+    names: tuple[str, str], trained: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(trained, tmp_path / "store"))
+    record = json.loads((root / "runs/mine/run.json").read_text())
+    (root / "runs/other").mkdir()
+    (root / "runs/other/run.json").write_text(json.dumps({**record, "name": "other"}))
+    record["config"][names[0]][names[1]] = "x"
+    (root / "runs/mine/run.json").write_text(json.dumps(record))
+    check_others_are_shown(root)
+
+
+def check_others_are_shown(root: Path) -> None:
     config = tiny_config(root)
     assert "other" in overview(config, None).to_text(None)
     assert {entry.run for entry in list_entries(config)} == {"mine", "other"}
-    for page in (lambda: report(config, "mine"), lambda: compare(config, ["mine", "other"])):
+    for page in (
+        lambda: report(config, "mine"),
+        lambda: compare(config, ["mine", "other"]),
+        lambda: costs(config, "mine", None),
+    ):
         with contextlib.suppress(SkytrainError):
             page()
 

@@ -13,6 +13,7 @@ from ..runs import (
     RunRecord,
     RunStatus,
     attempt_numbers,
+    is_number,
     last_records,
     load_run,
     read_attempt,
@@ -38,22 +39,31 @@ def check_count(names: Sequence[str]) -> list[str]:
 def read_curves(store: Store, name: str) -> RunCurves:
     """Read one run."""
     record = load_run(store, name)
-    with record_of(store, f"runs/{name}/run.json"):
-        return run_curves(store, record, status_of(store, record), read_metrics(store, name))
+    return run_curves(store, record, status_of(store, record), read_metrics(store, name))
 
 
 def run_curves(store: Store, record: RunRecord, status: RunStatus, metrics: Sequence[Mapping[str, Any]]) -> RunCurves:
     """Return a run of which these parts have been read."""
+    with record_of(store, f"runs/{record.name}/run.json"):
+        return _run_curves(store, record, status, metrics)
+
+
+def _run_curves(store: Store, record: RunRecord, status: RunStatus, metrics: Sequence[Mapping[str, Any]]) -> RunCurves:
     budget = record.config.get("budget", {})
+    planned = [budget.get(name) for name in ("planned_usd", "planned_step_seconds")]
+    if wrong := [each for each in planned if each is not None and not is_number(each)]:
+        raise TypeError(f"what was planned cannot be {wrong[0]!r:.60}")
+    batches = recorded_batches(record.config["trainer"])
+    batches.before(status.step)  # fails here where the record has no numbers, and not on a page of several runs
     return RunCurves(
         name=record.name,
         status=status,
         parameters=record.parameters,
-        batches=recorded_batches(record.config["trainer"]),
+        batches=batches,
         curves=curves_of(metrics),
         attempts=list(_spans(store, record.name, status)),
-        planned_usd=budget.get("planned_usd"),
-        planned_step_seconds=budget.get("planned_step_seconds"),
+        planned_usd=planned[0],
+        planned_step_seconds=planned[1],
         lineage=lineage(record),
     )
 

@@ -107,6 +107,7 @@ from .prometheus import MetricsPage as MetricsPage, metrics_served as metrics_se
 from .reading import (
     DamagedRecord as DamagedRecord,
     is_amount as is_amount,
+    is_number as is_number,
     maybe as maybe,
     read_object as read_object,
     record_of as record_of,

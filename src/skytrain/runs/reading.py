@@ -42,7 +42,7 @@ def is_whole(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, float) or is_whole(value)
 
 
 def is_amount(value: Any) -> bool:
