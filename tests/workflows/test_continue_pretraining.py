@@ -10,8 +10,10 @@ import pytest
 from skytrain.models import build_model, compose_model, save_hf_folder
 from tests.support.hf_tokenizers import make_tokenizer_folder
 from tests.support.hub_server import PublishedModel, download_hub
+from tests.support.s3 import S3Server
 
 from .shell import Shell
+from .training_jobs import training_jobs
 
 NAME = "acme/Tiny-Llama"
 TEMPLATE = (
@@ -49,15 +51,19 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> PublishedModel:
     return PublishedModel(NAME, {path.name: path.read_bytes() for path in folder.iterdir()}, license="llama3.1")
 
 
+def write_chats(folder: Path) -> None:
+    chats = [{"messages": [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]}] * 200
+    (folder / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chats))
+    (folder / "chat.jinja").write_text(TEMPLATE)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [("parallel=single",), ("parallel=deepspeed-zero3", "--processes", "2")], ids=" ".join)
 def test_a_base_model_becomes_a_chat_model_that_answers(
     published: PublishedModel, tmp_path: Path, mode: tuple[str, ...]
 ) -> None:
     """In one process, and by DeepSpeed's ZeRO-3 on two, whose checkpoints export and chat read as they are."""
-    chats = [{"messages": [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]}] * 200
-    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chats))
-    (tmp_path / "chat.jinja").write_text(TEMPLATE)
+    write_chats(tmp_path)
     settings = (
         *("recipe=llama-3.1-8b-p4d", "model=hf-weights", f"model.weights={NAME}", "data=chat"),
         *("data.source.paths=chats.jsonl", "data.source.template=chat.jinja", *SIZE),
@@ -78,3 +84,37 @@ def test_a_base_model_becomes_a_chat_model_that_answers(
     assert said.stdout.strip() == ANSWER
     direct = offline.run("chat", "chat", "--temperature", "0", "--max-tokens", "20", typed=f"{QUESTION}\n")
     assert direct.stdout == said.stdout
+
+
+@pytest.mark.slow
+def test_a_training_job_of_sagemaker_continues_a_model_with_deepspeed_to_a_chat_model_that_answers(
+    published: PublishedModel, tmp_path: Path, s3_server: S3Server, s3_environment: pytest.MonkeyPatch
+) -> None:
+    """The commands of "On rented machines"; four processes on CPUs stand for a machine's GPUs."""
+    write_chats(tmp_path)
+    settings = (
+        *("recipe=llama-3.1-8b-p4d", "model=hf-weights", f"model.weights={NAME}", "parallel=deepspeed-zero3"),
+        *("data=chat", "data.source.paths=chats.jsonl", "data.source.template=chat.jinja", *SIZE),
+        "trainer.device=auto",
+    )
+    with training_jobs(tmp_path, s3_server) as sagemaker:
+        offline = Shell(tmp_path, **sagemaker.environment, HF_ENDPOINT="http://127.0.0.1:9")
+        offline.run("cloud", "init", "--from", "outputs.json", "--owner", "ada")
+        launch = (
+            *("launch", "train", *settings, "run=chat", "cloud=sagemaker", "budget.usd=400", *sagemaker.settings),
+            *("--instance", "g5.12xlarge", "--nodes", "1", "--market", "on-demand"),
+        )
+        assert "skytrain models fetch" in offline.run(*launch, "--yes", code=2).stderr
+        with download_hub(published) as endpoint:
+            online = Shell(tmp_path, **sagemaker.environment, HF_ENDPOINT=endpoint, HF_HUB_DISABLE_XET="1")
+            online.run("models", "fetch", NAME, "cloud=aws")
+        offline.run("prepare", *settings, "cloud=aws")
+        [*_, shown] = json.loads(offline.run(*launch, "--dry-run").stdout)
+        sagemaker.upload_bundle(shown["parameters"])
+        offline.run(*launch, "--yes", "--no-follow")
+        # moto does not keep the environment of a job.
+        code, log = sagemaker.run({**sagemaker.request(), "Environment": shown["parameters"]["Environment"]})
+        assert code == 0, log
+        offline.run("export", "--from", "chat", "--to", "hf", "--out", "my-llama", "cloud=aws")
+    said = offline.run("chat", "my-llama", "--temperature", "0", "--max-tokens", "20", typed=f"{QUESTION}\n")
+    assert said.stdout.strip() == ANSWER
