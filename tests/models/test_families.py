@@ -5,11 +5,12 @@ import dataclasses
 import pytest
 import torch
 from benchmarks.models.parity import CASES, SMALL, measure, saved_weights, small_config
+from transformers import AutoModelForCausalLM
 
 from skytrain.config import ConfigError, DecoderConfig, SkytrainError, compose
 from skytrain.evaluation import Sampling, WholeModel
 from skytrain.evaluation.generation import generate_tokens
-from skytrain.models import Decoder, build_model, hf_config
+from skytrain.models import Decoder, build_model, hf_config, load_hf_folder, save_hf_folder
 from skytrain.models.hf_form import read_hf_config
 from skytrain.models.sizes import size_config, size_names
 from skytrain.planning import decoder_size
@@ -162,3 +163,16 @@ def test_rope_parameters_as_transformers_5_writes_them_are_read():
         read_hf_config(new, name="llama-3.1-8b", pad_vocab_to=SMALL["pad_vocab_to"]).rope_scaling
         == small_config("Llama 3").rope_scaling
     )
+
+
+def test_what_balances_experts_is_exported_in_float32_though_weights_are_in_bf16(tmp_path):
+    model = build_model(small_config("DeepSeek-V3"), seed=1)
+    name = "blocks.1.mixture.router.load_bias"
+    bias = torch.linspace(0.25, 0.26, 8)  # bf16 keeps 7 bits of it: not one of these stays apart from its neighbours
+    with torch.no_grad():
+        model.get_parameter(name).copy_(bias)
+    save_hf_folder(model, tmp_path, dtype=torch.bfloat16)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert torch.equal(theirs.model.layers[1].mlp.gate.e_score_correction_bias, bias)
+    assert theirs.lm_head.weight.dtype == torch.bfloat16
+    assert torch.equal(load_hf_folder(tmp_path).get_parameter(name), bias)

@@ -104,13 +104,18 @@ def save_hf_folder(
         return model.initial_values(name, found.shape)
 
     pairs = list(weight_pairs(form, parameters))
+
+    def dtype_of(pair: WeightPair) -> torch.dtype:
+        """Return the type of a pair in files. What balances experts stays in float32: bf16 would change who is chosen."""
+        return torch.float32 if pair.ours[0].endswith(".load_bias") else written
+
     specs = [
-        TensorSpec(name, written, tuple(tensor.shape))
+        TensorSpec(name, dtype_of(pair), tuple(tensor.shape))
         for pair in pairs
         for name, tensor in to_hf(form, pair, [parameters[each].detach().to("meta") for each in pair.ours]).items()
     ]
     tensors = (
-        tensor.to(written)
+        tensor.to(dtype_of(pair))
         for pair in pairs
         for tensor in to_hf(form, pair, [folded(model.config, each, value(each)) for each in pair.ours]).values()
     )
