@@ -199,6 +199,10 @@ def test_published_models_have_their_published_sizes(name, total, active):
             ["parallel=ep-fsdp", "parallel.expert=3"],
             r"parallel.expert: 8 experts do not divide among 3 ranks; try .*=2",
         ),
+        (
+            ["parallel=ep-fsdp", "trainer.activation_checkpointing=selective"],
+            r"activation_checkpointing: 'selective' does not go with parallel.expert=2.*\n.*=full, or parallel.expert=1",
+        ),
         (["parallel=deepspeed-zero3"], r"DeepSpeed does not gather the experts .*\n.*parallel=ep-fsdp"),
         (["parallel=pp-tp-fsdp"], r"parallel.tensor: parallel.tensor=2: in a pipeline.*\n.*parallel=pp-ep-fsdp"),
         (

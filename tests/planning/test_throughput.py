@@ -30,7 +30,7 @@ from skytrain.planning.communication import Exchange, bubble_fraction, exchanges
 from skytrain.planning.measurements import predict
 from skytrain.planning.memory import TrainingJob, path_of, rank_memory
 from skytrain.planning.mesh import requested_mesh
-from skytrain.planning.search import Fixed, NoPlacement, meshes
+from skytrain.planning.search import Fixed, NoPlacement, _kinds as kinds_of_recomputation, meshes
 from skytrain.planning.throughput import EAGER, launch_seconds, mfu, step_time, together, tokens_per_step
 from skytrain.training import losses
 
@@ -337,6 +337,15 @@ def test_more_machines_make_a_step_slower_than_communication_alone() -> None:
 
 
 MIXTRAL = replace(decoder("mixtral-8x7b"), vocab_size=32000)
+
+
+def test_ranks_that_divide_experts_recompute_blocks_whole_or_not_at_all():
+    job = TrainingJob(MIXTRAL, 4096)
+    levels = {
+        expert: {each.recomputation for each in kinds_of_recomputation(job, Mesh(shard=8, expert=expert), Fixed())}
+        for expert in (1, 4)
+    }
+    assert levels == {1: {"none", "selective", "full"}, 4: {"none", "full"}}
 
 
 def test_expert_parallelism_sends_each_row_to_its_expert_and_back_in_both_passes():

@@ -271,13 +271,17 @@ def _fp8_problem(job: TrainingJob, node: Node) -> str | None:
 
 def _kinds(job: TrainingJob, mesh: Mesh, fixed: Fixed) -> Iterator[TrainingJob]:
     """Yield variants of recomputation (no less than `job` requests), of reduction and of schedule."""
-    levels = RECOMPUTATIONS[RECOMPUTATIONS.index(job.recomputation) :]
+    levels: Sequence[Recomputation] = RECOMPUTATIONS[RECOMPUTATIONS.index(job.recomputation) :]
+    if fixed.recomputation is not None:
+        levels = (fixed.recomputation,)
+    if mesh.expert > 1:  # which the capability table refuses
+        levels = [level for level in levels if level != "selective"]
     schedules: Sequence[Schedule] = (job.schedule,)
     if mesh.pipeline > 1 and not fixed.schedule and fixed.mesh is None:
         schedules = [one for one in SCHEDULES if mesh.chunks == CHUNKS[one] or (one == INTERLEAVED and mesh.chunks > 1)]
     shards = mesh.shard > 1 and mesh.pipeline == 1 and not mesh.deepspeed
     once = (True, False) if shards else (True,)
-    for level in levels if fixed.recomputation is None else (fixed.recomputation,):
+    for level in levels:
         for reduce_once in once if fixed.reduce_once is None else (fixed.reduce_once,):
             for schedule in schedules:
                 yield replace(

@@ -177,6 +177,13 @@ def _replicated_in_stages(setup: Setup) -> str | None:
     )
 
 
+def _recomputed_experts(setup: Setup) -> str | None:
+    """Return where a second run of a block would gather experts by other operations than the first, which torch refuses."""
+    if setup.mesh.expert == 1 or setup.config.trainer.activation_checkpointing != "selective":
+        return None
+    return f"'selective' does not go with parallel.expert={setup.mesh.expert}: ranks gather experts within a block"
+
+
 def _deepspeed_experts(setup: Setup) -> str | None:
     model = setup.config.model
     if not setup.mesh.deepspeed or not has_layers(model) or model.experts is None:
@@ -334,6 +341,13 @@ FEATURE_RULES = (
         excludes="`model.experts` or `model.latent` together with `parallel.pipeline`, but for pipeline x tensor with one stage a rank",
         problem=_replicated_in_stages,
         fix="try parallel=pp-ep-fsdp, or parallel=tp-fsdp with parallel.expert",
+    ),
+    Rule(
+        name="recomputed-experts",
+        key="trainer.activation_checkpointing",
+        excludes="`selective` with `parallel.expert` above 1",
+        problem=_recomputed_experts,
+        fix="try trainer.activation_checkpointing=full, or parallel.expert=1",
     ),
     Rule(
         name="deepspeed-experts",
