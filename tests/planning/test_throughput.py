@@ -340,7 +340,7 @@ MIXTRAL = replace(decoder("mixtral-8x7b"), vocab_size=32000)
 
 
 def test_ranks_that_divide_experts_recompute_blocks_whole_or_not_at_all():
-    job = TrainingJob(MIXTRAL, 4096)
+    job = TrainingJob(MIXTRAL, 4096, 1)
     levels = {
         expert: {each.recomputation for each in kinds_of_recomputation(job, Mesh(shard=8, expert=expert), Fixed())}
         for expert in (1, 4)
