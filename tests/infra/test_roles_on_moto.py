@@ -48,6 +48,7 @@ def _assumed(root: boto3.Session, endpoint: str, base: RenderedBase, role: str, 
         text = json.dumps(policy)
         for key, value in base.caller(role).tags.items():  # moto knows no policy variables
             text = text.replace(f"${{aws:PrincipalTag/{key}}}", value)
+        text = text.replace("?", ".")  # moto takes a resource for a regular expression, in which only `*` is IAM's
         made = iam.create_policy(PolicyName=f"{role}-{number}", PolicyDocument=text)
         iam.attach_role_policy(RoleName=role, PolicyArn=made["Policy"]["Arn"])
     sts = root.client("sts", endpoint_url=endpoint)
