@@ -76,6 +76,7 @@ def run_script(
     blind: bool = False,
     state: str = "RUNNING None",
     touch="",
+    first="",
 ):
     """The script with stand-ins for Slurm's commands: agents that end with a code."""
     script = launch("trainer.max_restarts=2").script
@@ -85,6 +86,7 @@ def run_script(
     look = 'rm -f "${@: -1}"; "${@:2}"' if blind else 'ON_NODE=1 "${@:2}"'
     stand_ins = f'srun() {{ case "$*" in *"exit 66"*) {look} ;; *) echo "srun $*"; ({end}) ;; esac; }}\nscontrol() {{ echo "scontrol $*"; }}\nsqueue() {{ echo "{state}"; }}\n'
     text = script.render().replace('"${agents[@]}" bash -c', 'srun "${agents[@]:1}" bash -c')
+    stand_ins = f"{first}\n{stand_ins}"
     return subprocess.run(
         ["bash"],
         input=(f"touch() {{ {touch}; }}; export -f touch\n" if touch else "") + stand_ins + text,
@@ -254,6 +256,21 @@ def test_a_job_that_fails_again_and_again_is_given_up(shared):
     assert "failed 3 times in a row without a commit" in outcomes[-1].stdout and outcomes[-1].returncode == 1
     run_script(shared, 7, over=False, restarts=3)  # a commit starts the count again
     assert "scontrol requeue 7" in run_script(shared, 1, over=False, restarts=4).stdout
+
+
+FULL = "trap '' XFSZ; ulimit -f 0"  # every write into a file fails, as on a full disk
+
+
+def test_a_job_whose_counts_cannot_be_written_is_not_started_again_and_again(shared):
+    never = run_script(shared, 1, over=False, restarts=1, first=FULL)
+    assert never.returncode == 3 and "slurm/one/starts cannot be written: is the disk full?" in never.stdout
+    assert "srun --ntasks" not in never.stdout and "requeue" not in never.stdout
+    filled = f'wait() {{ builtin wait "$@"; local code=$?; {FULL}; return "$code"; }}'  # by the agents
+    failed = run_script(shared, 1, over=False, restarts=1, first=filled)
+    assert failed.returncode == 1 and "slurm/one/failures cannot be written" in failed.stdout
+    assert "srun --ntasks" in failed.stdout and "requeue" not in failed.stdout
+    saved = run_script(shared, 7, over=False, restarts=1, first=filled)  # it has no failures to count
+    assert "scontrol requeue 7" in saved.stdout
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_an_array_without_commands_or_with_a_name_that_squeue_would_split_is_ref
         replace(array(tmp_path, ("true",)), name="a,b").render()
 
 
-def run_task(tmp_path, code, tries, state="RUNNING None"):
+def run_task(tmp_path, code, tries, state="RUNNING None", first=""):
     """The script itself, with stand-ins for srun, squeue and scontrol."""
     programs, folder = tmp_path / "bin", tmp_path / "array"
     programs.mkdir()
@@ -61,7 +61,7 @@ def run_task(tmp_path, code, tries, state="RUNNING None"):
         **os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "SLURM_ARRAY_JOB_ID": "12",
         "SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_ID": "14", "SLURM_RESTART_COUNT": "1",
     }  # fmt: skip
-    done = subprocess.run(["bash"], input=script, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(["bash"], input=f"{first}\n{script}", env=environment, capture_output=True, text=True, check=False)
     assert "it runs" in done.stdout, done.stderr
     return done, folder
 
@@ -76,6 +76,17 @@ def test_a_task_is_requeued_by_its_own_name_unless_another_try_does_not_help(tmp
     else:
         assert not (tmp_path / "asked").exists() and (folder / "1.code").read_text() == f"{final}\n"
         assert done.returncode == final
+
+
+def test_a_task_whose_failures_cannot_be_written_is_not_requeued_and_one_that_has_saved_is(tmp_path):
+    full = "trap '' XFSZ; ulimit -f 0"  # every write into a file fails, as on a full disk
+    (tmp_path / "failed").mkdir()
+    done, _ = run_task(tmp_path / "failed", 1, 1, first=full)
+    assert done.returncode == 1 and "is the disk full? Task 1 is not requeued" in done.stdout
+    assert not (tmp_path / "failed/asked").exists()
+    (tmp_path / "saved").mkdir()
+    done, folder = run_task(tmp_path / "saved", 7, 1, first=full)
+    assert "task 1 is requeued" in done.stdout and not (folder / "1.failures").exists()
 
 
 def test_a_task_that_scancel_has_ended_is_not_requeued(tmp_path):

@@ -60,7 +60,14 @@ if [ -e "$folder/$task.stop" ] || [ "$failures" -lt 0 ] || [ "$failures" -gt {ma
   echo "$code" > "$folder/$task.code"
   exit "$code"
 fi
-echo "$failures" > "$folder/$task.failures"
+rm -f "$folder/$task.failures"
+if [ "$failures" -gt 0 ]; then # a full disk, which may be why the task fails, must not make the count begin again
+  echo "$failures" > "$folder/$task.failures"
+  if [ "$(cat "$folder/$task.failures")" != "$failures" ]; then
+    echo "$folder/$task.failures cannot be written: is the disk full? Task $task is not requeued"
+    exit "$code"
+  fi
+fi
 echo "exit code $code: task $task is requeued"
 scontrol requeue "$job"
 """

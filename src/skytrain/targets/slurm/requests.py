@@ -35,7 +35,9 @@ if [ "$starts" -gt {most_starts} ]; then
   echo "started {most_starts} times without a committed step: it ends here"
   exit {uncommitted}
 fi
-echo "$starts" > "$folder/{starts}"
+# A full disk, which may be why the job fails, must not make a count begin again.
+count() {{ echo "$2" > "$folder/$1" && [ "$(cat "$folder/$1")" = "$2" ] || ! echo "$folder/$1 cannot be written: is the disk full?"; }}
+count {starts} "$starts" || exit 3
 {environment}
 # Every node must see the files of the others, and write there.
 for shared in {shared}; do
@@ -85,7 +87,11 @@ if [ "$failures" -gt {max_failures} ]; then
   echo "failed $failures times in a row without a commit: not requeued"
   exit "$code"
 fi
-echo "$failures" > "$folder/{failures}"
+if [ "$failures" -eq 0 ]; then
+  rm -f "$folder/{failures}"
+else
+  count {failures} "$failures" || exit "$code"
+fi
 echo "exit code $code: the job is requeued"
 scontrol requeue "$SLURM_JOB_ID"
 """
