@@ -140,3 +140,16 @@ def test_the_end_of_the_run_reaches_all_hosts_even_after_the_generation_has_ende
     assert actions == (EndGeneration(1, done),)
     _, actions = decide(state, MeetingView({"b.0": 100}, RUNNING, done), RULES)
     assert actions == (Leave(done),)
+
+
+def test_where_somebody_deletes_the_meeting_numbers_go_on_and_a_run_that_is_over_stays_so():
+    deleted = MeetingView({"a.1": 100.0, "b.1": 100.0})
+    job = HostState(host="a.1", phase="running", joined=5)
+    runs, actions = decide(job, deleted, MeetingRules(2))
+    assert runs.phase == "running" and actions == ()  # its job goes on
+    failed, _ = job_ended(job, GenerationEnd("a.1", "the job failed"))
+    _, actions = decide(failed, deleted, MeetingRules(2))
+    assert actions == (Propose(6, ("a.1", "b.1")),)
+    done, _ = job_ended(job, over := GenerationEnd("a.1", "the run is over: exit code 0", 0))
+    left, actions = decide(done, deleted, MeetingRules(2))
+    assert left.phase == "gone" and actions == (Leave(over),)

@@ -154,7 +154,9 @@ def decide(state: HostState, view: MeetingView, rules: MeetingRules) -> Step:
         return _leave(state, view.end)
     if active and view.newest is not None:
         return _decide_without_job(state, view.newest, rules)
-    if state.end is not None and state.end.exit_code is not None and view.newest is not None:
+    if state.end is not None and state.end.exit_code is not None:
+        if view.newest is None:  # somebody has deleted the meeting: nobody is left to tell, and no job must begin
+            return _leave(state, state.end)
         return state, (EndGeneration(view.newest.number, state.end),)  # the others must learn that the run is over
     if state.leaving is not None:
         return _leave(state, state.leaving)
@@ -229,7 +231,8 @@ def _propose(state: HostState, view: MeetingView, rules: MeetingRules) -> Step:
     if state.turn < min(candidates.index(state.host), LAST_TURN):
         return dataclasses.replace(state, turn=state.turn + 1), ()
     others = [host for host in candidates if host != state.host]
-    number = 1 + (view.newest.number if view.newest is not None else 0)
+    # Numbers go on where somebody has deleted the meeting: this host would join none that it has had.
+    number = 1 + max(state.joined, view.newest.number if view.newest is not None else 0)
     return state, (Propose(number, (state.host, *others[: rules.wanted - 1])),)
 
 
