@@ -1,4 +1,4 @@
-"""People's computers in the simulation: the product's own launch, terminal and end of machines, on laptops that sleep."""
+"""People's computers in the simulation: the product's own launch, terminal and stop, on laptops that sleep."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from skytrain.aws import Call, MachineImage, Tags, remove_all
+from skytrain.aws import MachineImage, Tags, remove_all
 from skytrain.config import SkytrainError
 from skytrain.planning import BASE_LINE, PlannedOffer, timestamp
 from skytrain.runs import (
-    DamagedRecord,
+    DEFAULT_TARGET,
     LaunchedGroup,
     LaunchRecord,
     RunStatus,
@@ -26,10 +26,9 @@ from skytrain.runs import (
     launches_of,
     next_launch,
     read_outcome,
-    stopped_key,
 )
 from skytrain.storage import Store
-from skytrain.targets import leftovers, lifecycle, limits
+from skytrain.targets import account, leftovers, lifecycle, limits, run_status, stopping
 from skytrain.targets.ec2 import billing, launch as launching, target
 from skytrain.targets.ec2.machines import LaunchKeeper, removal_calls
 from skytrain.targets.ec2.requests import GroupSpec, kill_time
@@ -46,6 +45,11 @@ CLOUD: Any = SimpleNamespace(
     security_group="sg-1",
     instance_profile="node",
     kms_key=None,
+)
+
+
+STOP_CONFIG: Any = SimpleNamespace(
+    store=None, cloud=SimpleNamespace(project="demo", region="us-east-2", account=None, target=DEFAULT_TARGET)
 )
 
 
@@ -128,33 +132,15 @@ def follow(world: World, record: LaunchRecord) -> None:
     limits.count_launches(world.cloud, world.store.patient(600.0), [record], world.say)  # type: ignore[arg-type]
 
 
-def end_machines(world: World) -> None:
-    """Do what `skytrain stop --force` does with the machines of all launches."""
-    store = world.store.patient(600.0)
+def stop(world: World, wait_seconds: float, *, force: bool) -> None:
+    """Do what `skytrain stop cloud=aws --yes` does."""
     try:
-        launches = launches_of(store, RUN)
-    except DamagedRecord as error:  # its machines are found by their tags
+        planned = stopping.stop_with_machines(STOP_CONFIG, RUN, world.say)
+        result = planned.end(wait_seconds, force, _Noted(world))
+    except SkytrainError as error:
         world.say(f"stop: {str(error).splitlines()[0]}")
-        _end(world, list(world.cloud.groups))
         return
-    for record in launches:
-        store.write(stopped_key(record), b"{}")
-        _end(world, [group.name for group in record.groups])
-        limits.count_launches(world.cloud, store, [record], world.say)  # type: ignore[arg-type]
-
-
-def _end(world: World, names: list[str]) -> None:
-    """Set groups to zero, and terminate their machines."""
-    calls = [("us-east-2", _zero(name)) for name in names]
-    running = [machine.id for machine in world.cloud.running if machine.group.name in names]
-    calls += [("us-east-2", Call("ec2", "TerminateInstances", {"InstanceIds": [name]})) for name in running]
-    left = remove_all(world.cloud, calls, world.say)  # type: ignore[arg-type]
-    world.say(f"stop: {len(running)} machines of {len(names)} groups, {len(left)} requests failed")
-
-
-def _zero(group: str) -> Call:
-    named = {"AutoScalingGroupName": group, "DesiredCapacity": 0, "HonorCooldown": False}
-    return Call("autoscaling", "SetDesiredCapacity", named)
+    world.say(f"stop: {result.text}{f'; {result.warning}' if result.warning else ''}")
 
 
 def remove_groups(world: World, record: LaunchRecord) -> None:
@@ -197,12 +183,54 @@ def _status(world: World, store: Store) -> RunStatus:
     return RunStatus(RUN, "stale" if outcome is None else outcome["outcome"])
 
 
+def _status_with_jobs(world: World, store: Store) -> RunStatus:
+    """Return the status that `skytrain stop` sees: a run whose job works is not silent."""
+    status = _status(world, store)
+    works = any(job.poll() is None for machine in world.cloud.running for job in machine.jobs)
+    return replace(status, state="running") if status.state == "stale" and works else status
+
+
+def _require_attempts(store: Store, run: str) -> None:
+    """Stand in for the record of the run, which its first attempt writes."""
+    if not attempt_numbers(store, run):
+        raise SkytrainError(f"there is no run {run!r}")
+
+
+class _OneByOne:
+    """A pool without threads: only actors wait in the simulation."""
+
+    def __init__(self, count: int) -> None:
+        self.map = map
+
+    def __enter__(self) -> _OneByOne:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
 @contextmanager
 def patched_clocks(clock: type[datetime]) -> Iterator[None]:
     """Let launches and terminals see the simulated time of day."""
     with ExitStack() as stack:
-        for module in (lifecycle, limits, billing, launching):
+        for module in (lifecycle, limits, billing, launching, stopping, run_status):
             stack.enter_context(mock.patch.object(module, "datetime", clock))
+        yield
+
+
+@contextmanager
+def patched_stop(world: World) -> Iterator[None]:
+    """Let `skytrain stop` find the simulated account and store, and the state of simulated jobs."""
+    with ExitStack() as stack:
+        for module in (stopping, account):
+            stack.enter_context(mock.patch.object(module, "open_store", lambda config: world.store.patient(600.0)))
+        for module in (stopping, run_status):
+            stack.enter_context(mock.patch.object(module, "load_run", _require_attempts))
+            stack.enter_context(
+                mock.patch.object(module, "status_of", lambda store, record: _status_with_jobs(world, store))
+            )
+        stack.enter_context(mock.patch.object(stopping, "open_session", lambda *_: world.cloud))
+        stack.enter_context(mock.patch("skytrain.aws.scan.ThreadPoolExecutor", _OneByOne))
         yield
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 from skytrain.aws import Notice
-from skytrain.runs import ask_stop, attempt_numbers
 
 from . import laptops
 from .world import RUN, Chaos, Machine, World
@@ -191,15 +190,7 @@ def bad_boots(world: World) -> None:
 
 def stop(world: World) -> None:
     """A person stops the run."""
-
-    def work() -> None:
-        store = world.store.patient(600.0)
-        numbers = attempt_numbers(store, RUN)
-        if numbers:
-            world.say("skytrain stop")
-            ask_stop(store, RUN, numbers[-1])
-
-    world.engine.spawn("stop", work)
+    world.laptops.append(world.engine.spawn("stop", lambda: laptops.stop(world, 300.0, force=False)))
 
 
 def damage(world: World) -> None:
@@ -251,7 +242,8 @@ def close_lid(world: World) -> None:
 
 def end_machines(world: World) -> None:
     """A person ends the machines without waiting for a checkpoint."""
-    world.engine.spawn("stop --force", lambda: laptops.end_machines(world))
+    wait = world.random.choice([0.0, 30.0, 300.0])
+    world.laptops.append(world.engine.spawn("stop --force", lambda: laptops.stop(world, wait, force=True)))
 
 
 def no_capacity(world: World) -> None:

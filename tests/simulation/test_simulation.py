@@ -11,7 +11,7 @@ import pytest
 
 from skytrain.checkpoints.commits import committed_steps
 from skytrain.runs import launches_of
-from tests.simulation.schedules import random_world, stop
+from tests.simulation.schedules import end_machines, random_world, stop
 from tests.simulation.world import RUN, Chaos, World
 
 FATES = ("lost", "unanswered", "late", "slow", "lose", "freeze")
@@ -101,3 +101,23 @@ def test_a_spare_that_sees_a_request_to_stop_lets_the_run_save():
     finish(world)
     (at, code, _), *_ = world.over
     assert code == 7 and any(abs(at - when) < 60 for when, *_ in world.commits), "\n".join(world.log)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_stop_at_any_time_and_with_requests_that_fail_leaves_nothing_rented(force: bool):
+    for at in range(5, 520, 60):
+        world = World(at, chaos=Chaos(lost=0.03, unanswered=0.03, late=0.03, torn=0.05, cloud=0.1))
+        world.events_until = at + 1.0
+        world.engine.later(at, lambda world=world: stop_frozen(world) if force else stop(world))
+        try:
+            finish(world)
+            assert max(machine.ended or 0.0 for machine in world.machines.values()) < at + 900, "it stops late"
+        except AssertionError as error:
+            raise AssertionError(f"at {at} s: {error}") from None
+
+
+def stop_frozen(world: World) -> None:
+    """Stop a run whose machines do nothing any more: only the command can end them."""
+    for machine in world.cloud.running:
+        machine.freeze(3600.0)
+    end_machines(world)

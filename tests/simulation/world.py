@@ -46,6 +46,7 @@ from skytrain.runs import (
 from skytrain.runs.meter import MeteredMachine
 from skytrain.storage import NotFound, Stat, Store, StoreUnreachable
 from skytrain.storage.base import Progress
+from skytrain.targets import stopping
 from skytrain.targets.ec2 import machines as ec2_machines
 from skytrain.targets.ec2.billing import count_machines
 from skytrain.targets.ec2.target import Ec2Launcher
@@ -257,7 +258,7 @@ class World:
         time_of_day = _clocked(self)
         names = _Names(self.random)
         with contextlib.ExitStack() as stack:
-            for module in (node_agent, ec2_machines):
+            for module in (node_agent, ec2_machines, stopping):
                 stack.enter_context(mock.patch.object(module, "time", clock))
             stack.enter_context(
                 mock.patch.object(
@@ -267,6 +268,7 @@ class World:
             stack.enter_context(mock.patch.object(ec2_machines, "datetime", time_of_day))
             stack.enter_context(laptops.patched_clocks(time_of_day))
             stack.enter_context(laptops.patched_machines(self))
+            stack.enter_context(laptops.patched_stop(self))
             stack.enter_context(mock.patch("skytrain.runs.launches.boot_clock", lambda: self.engine.now))
             stack.enter_context(mock.patch.object(node_agent, "random", self.random))
             stack.enter_context(mock.patch.object(node_agent, "free_port", lambda address: 29500))
@@ -576,6 +578,7 @@ class Group:
     name: str
     maximum: int
     has_hook: bool
+    tags: list[dict[str, Any]] = field(default_factory=list)
     desired: int = 0
     members: list[str] = field(default_factory=list)  # ids, whether alive or not
 
@@ -613,7 +616,9 @@ class SimulatedCloud:
         if name in self.groups:
             raise CloudError("already exists", fix="", code="AlreadyExists")
         hooks = [each for each in parameters["LifecycleHookSpecificationList"] if each["DefaultResult"] == "ABANDON"]
-        self.groups[name] = Group(name, parameters["MaxSize"], has_hook=bool(hooks) and self.world.hooks)
+        self.groups[name] = Group(
+            name, parameters["MaxSize"], has_hook=bool(hooks) and self.world.hooks, tags=parameters["Tags"]
+        )
         return {}
 
     def _put_scheduled_update_group_action(self, parameters: dict[str, Any]) -> dict[str, Any]:
@@ -673,6 +678,10 @@ class SimulatedCloud:
     # The API, as `AwsSession` offers it.
 
     region = "us-east-2"
+    identity = SimpleNamespace(account="1", arn="test")
+
+    def offers(self, service: str, region: str) -> bool:
+        return True
 
     def perform(self, call: Call, region: str | None = None) -> dict[str, Any]:
         call.body()  # botocore checks the request
@@ -723,7 +732,8 @@ class SimulatedCloud:
         return {}
 
     def _describe_auto_scaling_groups(self, parameters: dict[str, Any]) -> dict[str, Any]:
-        groups = [self.groups[name] for name in parameters["AutoScalingGroupNames"] if name in self.groups]
+        names = parameters.get("AutoScalingGroupNames", list(self.groups))
+        groups = [self.groups[name] for name in names if name in self.groups]
         return {"AutoScalingGroups": [self._described(group) for group in groups]}
 
     def _described(self, group: Group) -> dict[str, Any]:
@@ -735,7 +745,26 @@ class SimulatedCloud:
             }
             for name in group.members
         ]
-        return {"AutoScalingGroupName": group.name, "DesiredCapacity": group.desired, "Instances": members}
+        return {
+            "AutoScalingGroupName": group.name,
+            "DesiredCapacity": group.desired,
+            "MaxSize": group.maximum,
+            "Instances": members,
+            "Tags": group.tags,
+        }
+
+    def _update_auto_scaling_group(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        self._resize(self._group(parameters), parameters["DesiredCapacity"])
+        return {}
+
+    def _describe_regions(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        return {"Regions": [{"RegionName": self.region}]}
+
+    def _describe_parameters(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        return {"Parameters": []}
+
+    def _list_roles(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        return {"Roles": []}
 
     def _describe_instances(self, parameters: dict[str, Any]) -> dict[str, Any]:
         filters = {each["Name"]: each["Values"] for each in parameters.get("Filters", [])}
@@ -859,7 +888,8 @@ class Machine:
             "LaunchTime": EPOCH + timedelta(seconds=self.launched),
             "State": {"Name": "stopped" if self.stopped else "terminated" if ended else "running"},
             "StateTransitionReason": f"User initiated ({at} GMT)" if ended else "",
-            "Tags": [{"Key": "aws:autoscaling:groupName", "Value": self.group.name}],
+            "InstanceType": "p5.48xlarge",
+            "Tags": [{"Key": "aws:autoscaling:groupName", "Value": self.group.name}, *self.group.tags],
         }
 
     def launch_activity(self) -> dict[str, Any]:

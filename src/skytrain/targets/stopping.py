@@ -496,4 +496,5 @@ def describe_stop(stopped: StoppedRun) -> str:
         return f"{stopped.run}: still {stopped.state} at {reached}; it stops after its current step and a save"
     if stopped.state == "stale":
         return f"{stopped.run}: gives no sign of life; if its machine comes back, it stops. {kept}"
-    return f"{stopped.run}: {stopped.state} at {reached}, {kept}; the same `skytrain train` resumes it"
+    resumes = "" if stopped.state == "done" else "; the same `skytrain train` resumes it"
+    return f"{stopped.run}: {stopped.state} at {reached}, {kept}{resumes}"
