@@ -61,7 +61,9 @@ def run_task(tmp_path, code, tries, state="RUNNING None", first=""):
         **os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "SLURM_ARRAY_JOB_ID": "12",
         "SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_ID": "14", "SLURM_RESTART_COUNT": "1",
     }  # fmt: skip
-    done = subprocess.run(["bash"], input=f"{first}\n{script}", env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash"], input=f"{first}\n{script}", env=environment, capture_output=True, text=True, check=False
+    )
     assert "it runs" in done.stdout, done.stderr
     return done, folder
 

@@ -47,15 +47,15 @@ def count_machines(session: AwsSession, store: Store, record: LaunchRecord, *, r
         group = next((tag["Value"] for tag in instance.get("Tags", []) if tag["Key"] == GROUP_TAG), "")
         ended = ended_at(instance)
         if group in prices and ended is not None and name not in billed:
-            lived = max(BILLED_SECONDS, (ended - instance["LaunchTime"].astimezone(UTC)).total_seconds())
+            lived = _seconds(instance, ended)
             write_billed(store, record.run, name, lived, lived * prices[group] / 3600)
         if group not in prices or (instance["State"]["Name"] not in DEAD and not running):
             continue
         if name in keys and ended is None:
             continue  # what machines record themselves reaches beyond their next record
         launched: datetime = instance["LaunchTime"].astimezone(UTC)
-        # Without the time of its end, it is counted until now, once: too much rather than too little. Times are whole seconds.
-        seconds = max(BILLED_SECONDS, ((ended or now) - launched).total_seconds() + 1.0)
+        # Without the time of its end, it is counted until now, once: too much rather than too little.
+        seconds = _seconds(instance, ended or now)
         if name not in keys or known[keys[name]].seconds < seconds:
             write(name, launched, seconds, prices[group])
     if (now - datetime.fromisoformat(record.launched_at)).total_seconds() < FORGOTTEN_SECONDS:
@@ -66,6 +66,12 @@ def count_machines(session: AwsSession, store: Store, record: LaunchRecord, *, r
             if is_old and machine.instance not in keys and machine.instance not in instances:
                 write(machine.instance, machine.at.astimezone(UTC), BILLED_SECONDS, usd_per_hour)
     return counted
+
+
+def _seconds(instance: dict[str, Any], until: datetime) -> float:
+    """Return the seconds that are billed of an instance until then. EC2's times are whole seconds: one more is counted."""
+    launched: datetime = instance["LaunchTime"].astimezone(UTC)
+    return max(BILLED_SECONDS, (until - launched).total_seconds() + 1.0)
 
 
 def _instances(session: AwsSession, groups: list[str]) -> tuple[dict[str, dict[str, Any]], datetime]:
