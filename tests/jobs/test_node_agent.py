@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import subprocess
@@ -134,6 +135,19 @@ def test_a_machine_stays_after_a_failure_and_its_cost_counts_meanwhile(store, mo
     assert len(beats) == pytest.approx(6 + stays / agent.rules.beat_seconds, abs=2)
     if stays:
         assert any("skytrain shell simulated" in line for line in host.told)
+
+
+def test_while_aws_does_not_take_a_machine_back_its_cost_is_recorded_as_often_as_while_it_works(store, monkeypatch):
+    clock = FakeClock()
+    monkeypatch.setattr(node_agent, "time", clock)
+    agent, beats = simulated_host(store, "one", nodes=1).agent, list[float]()
+    agent.machines.set_desired = lambda count: clock.now > 1300.0  # AWS is out of reach for five minutes
+    agent.services = replace(agent.services, spend=lambda: beats.append(clock.now) or {})
+    agent.state, agent._over = replace(agent.state, phase="gone"), True
+    agent.run()
+    assert clock.now > 1300.0
+    waits = [later - earlier for earlier, later in itertools.pairwise([*beats, clock.now])]
+    assert max(waits) <= agent.rules.beat_seconds
 
 
 @pytest.mark.parametrize(("code", "stays"), [(0, True), (6, False), (1, False)])

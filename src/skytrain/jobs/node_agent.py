@@ -537,9 +537,11 @@ class NodeAgent:
         until = time.monotonic() + GIVE_BACK_SECONDS
         wait = 1.0
         while self._ask(work) is not True and time.monotonic() < until:
-            self._record_left()  # its cost counts meanwhile
             wait = min(GIVE_BACK_WAIT_SECONDS, 2 * wait)
-            time.sleep(random.uniform(wait / 2, wait))
+            again = time.monotonic() + random.uniform(wait / 2, wait)
+            while (left := again - time.monotonic()) > 0:
+                self._record_left()  # its cost counts meanwhile: each record reaches beyond the next
+                time.sleep(min(left, self.rules.beat_seconds))
 
     def _end(self) -> None:
         if self._running is not None:  # after an error in the agent, no process may stay behind
