@@ -266,6 +266,33 @@ def test_a_plan_that_was_changed_by_hand_is_refused(typed: Typed, capsys: pytest
     assert "was changed after it was made" in capsys.readouterr().err
 
 
+def test_a_plan_of_somebody_else_names_no_code_that_the_person_has_not_typed(
+    typed: Typed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (typed.folder / "attack.py").write_text("open('attacked', 'w').close()\nclass Logger: pass\nclass Source: pass\n")
+    monkeypatch.syspath_prepend(typed.folder)
+    code = PlannedCode("0", source_hash())
+    hostile = {
+        "trainer.callbacks.target=attack.Logger": "trainer.callbacks=[{target: attack.Logger}]",
+        "data.source.target=attack.Source": "data.source.target=attack.Source",
+        "trainer.loggers=attack.Logger": "trainer.loggers=[attack.Logger]",
+    }
+    for name, word in hostile.items():
+        words = [*WORDS, word]
+        made = replace(plan(offer("g5.xlarge", 1)), code=code, words=words, config=compose(words).values)
+        write_plan(made, typed.folder / "plan.json")
+        for arguments in (["train", "cloud=ec2"], ["pipeline", "cloud=ec2"], ["train", "cloud=slurm"]):
+            assert typed(*arguments, "--plan", "plan.json", "--dry-run") == 2
+            said = capsys.readouterr().err
+            assert f"plan.json names code or files that you have not named: {name}" in said
+            assert f"--trust {name}" in said
+        own = [word] if word.startswith("trainer") else ["--trust", name]
+        typed("train", "cloud=ec2", "--plan", "plan.json", "--dry-run", *own)
+        assert "that you have not named" not in capsys.readouterr().err
+        if word.startswith("trainer"):
+            assert not (typed.folder / "attacked").exists()
+
+
 def test_machines_whose_agent_cannot_start_are_counted_and_not_replaced_for_ever(
     typed: Typed, ground: Ground, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config import variable
-from .options import ConfigDirs, Json, Overrides, compose_cloud
+from .options import ConfigDirs, Json, Overrides, Trusted, compose_cloud
 
 if TYPE_CHECKING:
     from ..targets import Finding
@@ -28,7 +28,11 @@ NAME_WIDTH = 15
 
 
 def doctor(
-    overrides: Overrides = None, config_dir: ConfigDirs = None, plan: PlanFile = None, as_json: Json = False
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+    plan: PlanFile = None,
+    as_json: Json = False,
+    trusted: Trusted = None,
 ) -> None:
     """Check this machine, the AWS account and a plan.
 
@@ -52,12 +56,13 @@ def doctor(
     """
     from dataclasses import asdict
 
-    from ..config import plural
+    from ..config import plural, trust
     from ..pipelines.doctor import doctor as pipeline, doctor_exit_code
 
     findings = []
     group = ""
-    for finding in pipeline(compose_cloud(overrides, config_dir).config, plan, config_dir or []):
+    trust(trusted or [])
+    for finding in pipeline(compose_cloud(overrides, config_dir).config, plan, config_dir or [], overrides or []):
         if not as_json:
             if finding.group != group:
                 print(("\n" if group else "") + finding.group)

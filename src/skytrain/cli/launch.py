@@ -10,7 +10,7 @@ import typer
 
 from .confirm import DryRun, Yes, ask_yes, confirm
 from .node import Keep, KeepOnFailure
-from .options import ConfigDirs, compose_overrides, seconds_of
+from .options import ConfigDirs, Trusted, compose_overrides, seconds_of
 from .output import tell
 from .plan import InstanceType, MarketOption, Nodes
 from .screen import follow_launch, follow_run, print_next
@@ -93,6 +93,7 @@ def launch(
     instance: InstanceType = None,
     nodes: Nodes = None,
     market: MarketOption = None,
+    trusted: Trusted = None,
 ) -> None:
     """Train, prepare data, or tune on rented machines.
 
@@ -125,8 +126,10 @@ def launch(
       skytrain launch train --plan plan.json cloud=eks cloud.eks.cluster=training cloud.eks.image=$IMAGE --dry-run
     """
     from ..aws import account_folders
+    from ..config import trust
     from ..targets import LaunchRequest, prepare_job, prepare_pipeline
 
+    trust(trusted or [])
     folders = account_folders(config_dir or []) if dry_run else config_dir or []
     watch = sys.stdout.isatty() if follow is None else follow
     only = {"instance": instance, "nodes": nodes, "market": market}

@@ -171,6 +171,7 @@ from .trusted_code import (
     Untrusted as Untrusted,
     check_named as check_named,
     check_trusted as check_trusted,
+    check_words_of_file as check_words_of_file,
     forget_trust as forget_trust,
     trust as trust,
     trust_settings as trust_settings,

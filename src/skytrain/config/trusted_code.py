@@ -22,7 +22,7 @@ _trusted: set[tuple[str, str]] = set()
 
 
 class Untrusted(SkytrainError):
-    """A record of the store names code that the person who runs the command has not named."""
+    """A record of the store, or a plan, names code that the person who runs the command has not named."""
 
 
 def trust(words: Iterable[str]) -> None:
@@ -49,15 +49,36 @@ def check_trusted(values: Mapping[str, Any], group: str, where: str) -> None:
     check_named(named_code(values, f"{group}."), where)
 
 
-def check_named(names: Iterable[tuple[str, str]], where: str) -> None:
+def check_named(names: Iterable[tuple[str, str]], where: str, writer: str = "whoever can write to this store") -> None:
     """Raise Untrusted unless the person has named all of these."""
     unknown = [f"{key}={value}" for key, value in names if (key, value) not in _trusted]
     if unknown:
         options = " ".join(f"--trust {visible(word)}" for word in unknown)
         raise Untrusted(
             f"{where} names code or files that you have not named: {visible(', '.join(unknown))}\n"
-            f"  if you know them, and whoever can write to this store, add: {options}"
+            f"  if you know them, and {writer}, add: {options}"
         )
+
+
+def check_words_of_file(
+    values: Mapping[str, Any], words: Iterable[str], typed: Iterable[str], where: str, writer: str
+) -> None:
+    """Raise Untrusted if `words`, the settings that a file brings, name code that the person has not named.
+
+    Settings under a key that the person has typed are the person's own: their words come last. What a group of settings
+    names (data=..., recipe=...) is not judged: groups are read from the package and from the person's own folders.
+    """
+    own = _keys(typed)
+    brought = [key for key in _keys(words) if not _is_under(key, own)]
+    check_named([(key, value) for key, value in named_code(values) if _is_under(key, brought)], where, writer)
+
+
+def _keys(words: Iterable[str]) -> list[str]:
+    return [word.partition("=")[0].lstrip("+~") for word in words if "." in word.partition("=")[0]]
+
+
+def _is_under(key: str, others: Iterable[str]) -> bool:
+    return any(key == other or key.startswith(f"{other}.") for other in others)
 
 
 def named_code(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -9,14 +9,17 @@ from pathlib import Path
 from ..config import Config
 from ..models import compose_model
 from ..planning import Plan, read_plan
-from ..targets import Check, Finding, Preflight, find_inputs, run_checks, target_of
+from ..targets import Check, Finding, Preflight, find_inputs, plan_words, run_checks, target_of
 
 # Of several failures the first of these decides: without credentials nothing else can be known.
 ORDER = ("credentials", "store", "preflight", "quota", "capacity")
 
 
-def doctor(config: Config, plan: Path | None, config_dirs: Sequence[Path] = ()) -> Iterator[Finding]:
+def doctor(
+    config: Config, plan: Path | None, config_dirs: Sequence[Path] = (), typed: Sequence[str] = ()
+) -> Iterator[Finding]:
     """Yield each finding as soon as it is known. AWS is asked only where an account is set up or a plan is given."""
+    plan_words(plan, config_dirs, typed)  # refuses a plan that names code which nobody has typed
     planned = read_plan(plan) if plan else None
     checks, preflight = target_of(config).doctor_checks(Preflight(config, planned))
     if planned is not None:

@@ -20,6 +20,7 @@ from .plans import (
     compose_plan as compose_plan,
     plan_run as plan_run,
     plan_tokens as plan_tokens,
+    plan_words as plan_words,
     planned_workload as planned_workload,
 )
 from .registry import (

@@ -16,7 +16,7 @@ from ..aws import PREVIEW_NOTE, is_preview
 from ..checkpoints import committed
 from ..config import EXIT_CODES, Config, HFModelConfig, SkytrainError, find_tasks, finish_settings, has_layers
 from ..evaluation import stored_task_key
-from ..planning import JobKind, expected_loss_text, read_plan
+from ..planning import JobKind, expected_loss_text
 from ..runs import recorded_commit, run_name
 from ..storage import Store, is_hub_name, open_store, staged_at
 from ..tokens import (
@@ -29,6 +29,7 @@ from ..tokens import (
     open_mixture,
 )
 from .base import LaunchRequest, ReadyJob
+from .plans import plan_words
 from .registry import check_request, find_target, target_of
 
 HERE = "skytrain-store"  # the store of a computer without an account
@@ -61,7 +62,7 @@ def prepare_job(request: LaunchRequest) -> ReadyJob:
         ready = replace(ready, summary=[*ready.summary, ("expects", expected)])
     if is_preview(ready.config.cloud):
         return replace(ready, notes=(*ready.notes, PREVIEW_NOTE))
-    planned = read_plan(request.plan).words if request.plan is not None else []
+    planned = plan_words(request.plan, request.folders, request.overrides)
     try:
         inputs = find_inputs(ready.config, request.job, [*planned, *request.overrides])
     except SkytrainError as error:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ..aws import PREVIEW_NOTE, is_preview
 from ..checkpoints import committed
 from ..config import Composed, Config, SkytrainError
-from ..planning import Budget, read_plan
+from ..planning import Budget
 from ..runs import (
     LaunchedStage,
     NoRuns,
@@ -31,7 +31,7 @@ from ..tokens import find_training_data
 from .base import LaunchRequest, ReadyJob
 from .inputs import MissingInput, find_inputs
 from .jobs import finish_name, job_name, plan_finishing, plan_preparation
-from .plans import PlannedJob, planned_job
+from .plans import PlannedJob, plan_words, planned_job
 from .registry import find_target
 from .run_status import find_status
 
@@ -57,7 +57,7 @@ def prepare_pipeline(request: LaunchRequest) -> ReadyJob:
         raise SkytrainError(
             "--smoke: a pipeline has no smoke run\n  try its training first: skytrain launch train --smoke"
         )
-    words = [*(read_plan(request.plan).words if request.plan is not None else []), *request.overrides]
+    words = [*plan_words(request.plan, request.folders, request.overrides), *request.overrides]
     composed = request.compose(words)
     config = composed.config
     target = find_target(config.cloud.target)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..config import Composed, Config, ConfigError, RecipeWeights, SkytrainError
+from ..config import Composed, Config, ConfigError, RecipeWeights, SkytrainError, check_words_of_file
 from ..models import compose_model
 from ..parallel import laid_out, problem_of
 from ..planning import (
@@ -234,6 +234,20 @@ def compose_without_plan(request: LaunchRequest) -> Composed:
     return request.compose(request.overrides)
 
 
+def plan_words(file: Path | None, folders: Sequence[Path], typed: Sequence[str]) -> list[str]:
+    """Return the settings of a plan's file.
+
+    Raises Untrusted if they name code that the person, who has `typed` other settings, has not named: a plan may be
+    somebody else's file.
+    """
+    if file is None:
+        return []
+    words = read_plan(file).words
+    values = compose_model([*words, *typed], folders, recipe_weights="skip").values
+    check_words_of_file(values, words, typed, f"the plan {file}", "whoever made this plan")
+    return words
+
+
 def planned_job(request: LaunchRequest, priced: str = EC2.name) -> tuple[Composed, Plan]:
     """Return the configuration and the plan: the file's, or a new one with prices of `priced`.
 
@@ -251,7 +265,7 @@ def planned_job(request: LaunchRequest, priced: str = EC2.name) -> tuple[Compose
             "--instance, --nodes and --market choose machines for a new plan\n  leave them out with --plan"
         )
     given = read_plan(file) if file is not None else None
-    overrides = [*(given.words if given is not None else []), *request.overrides]
+    overrides = [*plan_words(file, request.folders, request.overrides), *request.overrides]
     composed, open_mesh = compose_plan(overrides, request.folders, None, recipe_weights=request.recipe_weights)
     if given is not None and not request.replan:
         return composed, given

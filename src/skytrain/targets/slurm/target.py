@@ -12,6 +12,7 @@ from ...config import Composed, Config, SkytrainError, format_seconds
 from ...planning import JobKind, read_plan
 from ...runs import Reporter
 from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, RunJobs, SchedulerJob
+from ..plans import plan_words
 from ..stopping import PlannedStop, stop_with_jobs
 from .array import array_tasks, prepare_sweep_array, stop_tasks, submit_array
 from .jobs import (
@@ -145,7 +146,7 @@ def _compose(request: LaunchRequest) -> Composed:
         size = [f"cloud.slurm.nodes={choice.nodes}", f"cloud.slurm.processes={choice.gpus_per_node}"]
         clouds = [word for word in overrides if word.startswith("cloud=")]  # before the settings under it
         overrides = [
-            *plan.words,
+            *plan_words(request.plan, request.folders, request.overrides),
             *(choice.layout.overrides if choice.layout else []),
             *clouds,
             *size,
