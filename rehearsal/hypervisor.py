@@ -34,12 +34,17 @@ class Life:
     usd_per_hour: float
     host: Host
     ended: float | None = None
+    off: float | None = None  # when it had shut down; EC2 does not bill the time since `ended`
     force_at: float | None = None
     interrupted: str = ""  # what the rehearsal did to it
 
     @property
     def seconds(self) -> float:
         return (self.ended or time.time()) - self.began
+
+    @property
+    def shutdown_seconds(self) -> float:
+        return 0.0 if self.ended is None or self.off is None else self.off - self.ended
 
     @property
     def billed_seconds(self) -> float:
@@ -155,7 +160,7 @@ class Hypervisor:
             life.host.remove()
             self.account.terminate(life.facts.id)
         elif not life.host.is_on and life.force_at is not None:
-            life.force_at = None
+            life.force_at, life.off = None, time.time()
             self.tell(f"EC2: {life.facts.id} was terminated after {life.seconds:.0f} s")
             life.host.remove()
         elif life.force_at is not None and time.monotonic() >= life.force_at:

@@ -284,6 +284,30 @@ def test_a_job_that_is_interrupted_and_started_again_ends_bit_for_bit_as_one_tha
 
 
 @pytest.mark.slow
+def test_an_agent_that_dies_at_an_import_ends_the_job_with_the_import_that_failed(tmp_path: Path) -> None:
+    ml, python = tmp_path / "ml", make_image(tmp_path / "image")
+    [broken] = (tmp_path / "image").glob("lib/python3*/site-packages/typer")
+    broken.unlink()  # its metadata is still there, so the bundle installs
+    make_bundle_channel(ml / "input/data/bundle")
+    launch = ml / "input/data/launch"
+    launch.mkdir()
+    (launch / "config.tar.gz").write_bytes(packed(CONFIG))
+    script = StartScript(
+        run="gpt2",
+        command=("node",),
+        python=str(python),
+        bundle_sha256=hashlib.sha256((ml / "input/data/bundle/SHA256SUMS").read_bytes()).hexdigest(),
+        config_sha256=hashlib.sha256(packed(CONFIG)).hexdigest(),
+        root=str(ml),
+        work=str(tmp_path / "work"),
+    )
+    (launch / "start.sh").write_text(script.render())
+    ended = subprocess.run(["bash", launch / "start.sh"], capture_output=True, text=True)
+    reason = (ml / "output/failure").read_text()
+    assert ended.returncode == 1 and reason == "ModuleNotFoundError: No module named 'typer' (exit code 1)", ended
+
+
+@pytest.mark.slow
 def test_a_job_that_fails_ends_with_the_reason_of_its_run(tmp_path: Path) -> None:
     with two_hosts() as hosts:
         job = Containers(hosts, tmp_path)

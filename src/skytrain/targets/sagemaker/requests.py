@@ -266,9 +266,9 @@ code=$?
 case $code in
   0 | 7 | 12) exit "$code" ;; # done or stopped; interrupted
 esac
-# The last message `error: ...` and its remedy, where this host has printed one.
+# The last message `error: ...` and its remedy, where this host has printed one; otherwise the end of a traceback.
 said=$(awk '/^error: / {{ said = substr($0, 8); more = 1; next }} more && /^  / {{ said = said $0 }} {{ more = 0 }}
-  END {{ print said }}' "$work/log")
+  /^[A-Za-z_.]+(Error|Exception)(:|$)/ {{ raised = $0 }} END {{ print said ? said : raised }}' "$work/log")
 fail "${{said:-the node agent ended, see the logs of the other hosts}} (exit code $code)" "$code"
 """
 
