@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import SkytrainError, compose
-from skytrain.pipelines.best import BestAnswer, best_as_json, best_plan, own_runs
+from skytrain.config import SkytrainError, compose, format_count
+from skytrain.pipelines.best import BestAnswer, best_as_json, best_plan, own_runs, rest_of_budget
 from skytrain.planning import OPEN_RUNS, LossForecaster, PlanRequest, decoder_size, read_plan, recipe_efficiency
 from skytrain.runs import MetricsWriter, claim_attempt, create_run, new_record
 from skytrain.storage import open_store
+from skytrain.targets import Trials, compose_plan, plan_run
 
 
 def best(tmp_path: Path, usd: float, *words: str) -> BestAnswer:
@@ -80,6 +81,28 @@ def test_finished_runs_in_the_store_refit_the_law(tmp_path: Path) -> None:
     assert row.forecast.loss > public + 0.05  # a run that reached only 8 says that this text is harder than C4
 
 
+def test_a_run_whose_settings_cannot_be_read_is_left_out_of_the_law_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    composed = compose(["recipe=modern-124m", "data=c4", f"store.root={tmp_path}/store"])
+    store = open_store(composed.config.store)
+    for name in ("good", "empty", "shapeless"):
+        record = new_record(composed.config, name=name, data={}, tokenizer_id="gpt2", parameters=1, hardware={})
+        settings = {
+            "good": record.config,
+            "empty": {},
+            "shapeless": {**record.config, "model": {**record.config["model"], "layers": "many"}},
+        }
+        record = replace(record, config=settings[name], finished_at=record.started_at, step=100)
+        create_run(store, record)
+        writer = MetricsWriter(store, name, claim_attempt(store, name, lambda: None))
+        writer.write(100, {"val/loss": 8.0})
+        writer.lines.flush()
+    (run,) = own_runs(composed)
+    assert run.name == "good"
+    assert "'empty'" in caplog.text and "'shapeless'" in caplog.text
+
+
 def test_a_budget_that_buys_nothing_says_so(tmp_path: Path) -> None:
     with pytest.raises(SkytrainError, match="buys no size"):
         best(tmp_path, 0.01)
@@ -102,3 +125,33 @@ def test_a_store_that_cannot_be_read_is_said_and_the_public_law_decides(tmp_path
     answer = best(tmp_path, 40)
     assert answer.runs == ()
     assert (answer.unread is None) or any("were not read" in line for line in answer.reasons)
+
+
+def test_a_plan_that_leaves_most_of_the_budget_says_what_best_would_buy(tmp_path: Path) -> None:
+    words = ["recipe=gpt2-124m-pile", f"store.root={tmp_path}/store"]
+    request = PlanRequest(budget_usd=150, instance="p5.4xlarge", market="spot", region="us-west-2")
+    composed, open_mesh = compose_plan(words, [], None)
+    planned = plan_run(composed, open_mesh, request, Trials(0, 1), tmp_path / "plan.json")
+    line = rest_of_budget(words, [], request, planned, composed.config)
+    answer = best_plan(words, [], request, tmp_path / "best.json")
+    row = answer.choice
+    assert line is not None and f"{format_count(row.size.parameters)} parameters" in line
+    assert f"{format_count(row.tokens)} tokens of pile" in line and f"loss of {row.forecast.loss:.2f}" in line
+    assert planned.choice and planned.choice.estimate
+    needed = replace(request, budget_usd=1.5 * planned.choice.estimate.usd_p90)
+    assert rest_of_budget(words, [], needed, planned, composed.config) is None
+    assert rest_of_budget(words, [], replace(request, budget_usd=None), planned, composed.config) is None
+
+
+def test_where_a_recipe_stops_reading_is_no_limit_of_its_text(tmp_path: Path) -> None:
+    request = PlanRequest(budget_usd=150, instance="p5.4xlarge", market="spot", region="us-west-2")
+    words = ["recipe=gpt2-124m-pile", f"store.root={tmp_path}/store"]
+    assert compose(words).config.data.target_tokens == 2.5e9
+    answer = best_plan(words, [], request, tmp_path / "plan.json")
+    assert answer.choice.epochs < 0.1  # of the 371 billion of The Pile
+    assert any("reads none of them twice" in line for line in answer.reasons)
+    launched = compose(answer.words).config
+    assert launched.data.target_tokens == answer.choice.tokens  # else it would repeat the recipe's 2.5 billion
+    asked = best_plan([*words, "data.target_tokens=2.5B"], [], request, tmp_path / "plan.json")
+    assert asked.choice.epochs > 2
+    assert compose(asked.words).config.data.target_tokens == 2.5e9

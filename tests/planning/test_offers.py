@@ -18,7 +18,6 @@ from skytrain.planning import (
     find_offers,
     planned_trials,
     refuse,
-    rest_of_budget,
     workload_of,
 )
 from skytrain.planning.catalog import Catalog, Price, packaged_catalog
@@ -282,15 +281,6 @@ def test_machines_on_demand_fail_as_often_as_llama_3s_did() -> None:
 def test_several_types_are_asked_for_with_commas() -> None:
     found = offers_for(CONFIG, PlanRequest(instance="g5.xlarge, p5.4xlarge", nodes=1, market="spot"))
     assert {offer.instance.type for offer in found} == {"g5.xlarge", "p5.4xlarge"}
-
-
-def test_a_plan_that_leaves_most_of_the_budget_says_what_else_it_buys(everything: list[Offer]) -> None:
-    choice = choose(everything)
-    assert choice is not None and choice.estimate
-    line = rest_of_budget(CONFIG, choice, 150)
-    assert line is not None and "$150 could buy about" in line and "--best budget.usd=150" in line
-    assert rest_of_budget(CONFIG, choice, 1.5 * choice.estimate.usd_p90) is None
-    assert rest_of_budget(CONFIG, choice, None) is None
 
 
 def test_the_table_has_eight_columns_unless_it_is_wide(everything: list[Offer]) -> None:

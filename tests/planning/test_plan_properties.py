@@ -13,8 +13,11 @@ from skytrain.parallel import laid_out, problem_of
 from skytrain.planning import (
     Node,
     Offer,
+    Offering,
+    Placement,
     PlanRequest,
     Workload,
+    best_purchase,
     choose,
     find_offers,
     most_tokens,
@@ -24,7 +27,8 @@ from skytrain.planning import (
 )
 from skytrain.planning.catalog import Catalog, packaged_catalog
 from skytrain.planning.host import disk_problem, host_problem
-from skytrain.planning.throughput import tokens_per_step
+from skytrain.planning.search import SIMPLER, TIGHT, Fixed, Machines, _parts, best_placement, meshes
+from skytrain.planning.throughput import most_tokens_per_s, tokens_per_step
 
 WHOLE = packaged_catalog()
 TYPES = ("g5.xlarge", "g5.12xlarge", "g6e.48xlarge", "p4d.24xlarge", "p5.48xlarge")
@@ -111,6 +115,47 @@ def test_a_larger_budget_never_buys_fewer_tokens(
         return best.tokens
 
     assert tokens(budget) <= tokens(budget * times)
+
+
+@FEW
+@given(runs(), st.floats(5, 20_000), st.sampled_from([3.0, 48.0, 2160.0]))
+def test_machines_that_cannot_win_may_be_left_out(config: Config, usd: float, hours: float) -> None:
+    request = PlanRequest(budget_usd=usd, tokens_open=True, most_hours=hours)
+    planned = replace(workload(config), work=work_of(config, steps=1))
+    best = best_purchase(config, Offering(planned, CATALOG, request), usd, hours)
+    try:
+        (every,) = most_tokens(config, find_offers(planned, CATALOG, request), usd, hours, rows=1)
+    except SkytrainError:
+        assert best is None
+    else:
+        assert best and best.tokens == every.tokens
+
+
+@pytest.mark.parametrize("type, nodes", [("g5.12xlarge", 2), ("p4d.24xlarge", 1), ("p5.48xlarge", 2)])
+@pytest.mark.parametrize("config", [SMALL, LARGE], ids=["small", "large"])
+def test_no_layout_by_itself_is_faster_than_the_one_that_is_found(config: Config, type: str, nodes: int) -> None:
+    """The search leaves layouts out that could not be faster, even with memory without end."""
+    instance = WHOLE.instance(type)
+    machines = Machines(Node.of(instance), nodes * instance.gpus, instance.gpu_memory_mib)
+    job = workload(config).job
+
+    def worth(placement: object) -> float:
+        if not isinstance(placement, Placement):
+            return 0.0
+        tight = placement.memory.total > TIGHT * usable_bytes(instance.gpu_memory_mib)
+        return placement.tokens_per_s * (1 - SIMPLER * (_parts(placement.mesh) + 2 * tight))
+
+    batch = 512 * config.trainer.sequence_length
+    found = best_placement(job, machines, batch)
+    alone = [
+        best_placement(job, machines, batch, fixed=Fixed(mesh=mesh))
+        for mesh in meshes(job, machines.gpus, instance.gpus)
+    ]
+    whole = [one for one in alone if isinstance(one, Placement) and one.mesh.tensor == one.mesh.pipeline == 1]
+    compared = whole if isinstance(found, Placement) and found.mesh.tensor == found.mesh.pipeline == 1 else alone
+    assert worth(found) >= max(map(worth, compared), default=0.0)
+    most = most_tokens_per_s(job, machines.node, machines.gpus)
+    assert all(one.tokens_per_s <= most for one in alone if isinstance(one, Placement))
 
 
 @pytest.mark.parametrize("market", ["spot", "on-demand"])

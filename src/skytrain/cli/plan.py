@@ -215,6 +215,8 @@ def plan(
     planned = plan_run(composed, open_mesh, request, TrialsWanted(trials, trial_steps), out)
     _print_plan(composed.config, planned, request, Shown(rows, wide), as_json)
     if not as_json:
+        if planned.sheet is None:
+            _print_rest(context, settings, config_dir or [], request, planned, composed.config)
         print(f"\nwrote {out}")
 
 
@@ -295,6 +297,28 @@ def _plan_best(settings: list[str], config_dirs: list[Path], request: PlanReques
     print(f"  {shlex.join(answer.words)}")
 
 
+def _print_rest(
+    context: typer.Context,
+    settings: list[str],
+    config_dirs: list[Path],
+    request: PlanRequest,
+    planned: Planned,
+    config: Config,
+) -> None:
+    """Print what the rest of a budget could buy, with the command that says more."""
+    from ..pipelines.best import rest_of_budget
+
+    if line := rest_of_budget(settings, config_dirs, request, planned, config):
+        limits = [
+            word
+            for name in ("instance", "nodes", "region", "market", "target", "deadline")
+            if (value := context.params[name]) is not None
+            for word in (f"--{name}", str(value))
+        ]
+        folders = [word for folder in context.params["config_dir"] or [] for word in ("--config-dir", str(folder))]
+        print(f"\n{line}\n  skytrain plan --best {shlex.join([*settings, *limits, *folders])}")
+
+
 def _plan_corpus(
     config: Config, region: str | None, deadline: float | None, given: tuple[str | None, str | None], as_json: bool
 ) -> None:
@@ -367,8 +391,6 @@ def _print_choice(planned: Planned) -> None:
         print(f"  {line}")
     if planned.sheet is not None:
         print(f"\n{sheet_table(planned.sheet)}")
-    if planned.rest is not None:
-        print(f"\n{planned.rest}")
 
 
 def _print_tokens(config: Config, request: PlanRequest, bought: list[Purchase], as_json: bool) -> None:

@@ -8,6 +8,7 @@ at the same dollars, so more dollars never give a higher loss.
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -34,18 +35,20 @@ from ..planning import (
     Catalog,
     LossForecaster,
     LossLaw,
-    Offer,
+    Offering,
     OwnRun,
     PlanRequest,
+    Purchase,
+    at_most,
     batch_for,
+    best_purchase,
     decoder_size,
-    find_offers,
+    expected_loss,
     hellaswag,
     known_texts,
     load_catalog,
     lowest_of_each,
     model_sizes,
-    most_tokens,
     plan_document,
     rank_catalog,
     recipe_efficiency,
@@ -59,6 +62,8 @@ from ..runs import NoRuns, RunRecord, last_metrics, list_runs, plain
 from ..storage import Store, StoreError, open_store
 from ..targets import Planned, Trials, compose_plan, plan_run, planned_workload, sellers
 from ..tuning import Rung, combined_law
+
+log = logging.getLogger(__name__)
 
 RECIPES = ("modern-124m", "gpt2-124m-openwebtext")  # that are compared where the user names no recipe and no model
 # The text of the answer where the user names none: large enough for any budget here.
@@ -117,6 +122,7 @@ class BestAnswer:
             f"Steps of {row.config.trainer.batch_tokens:,} tokens (Step Law's batch for so many tokens, rounded down to a "
             "power of two); the learning rate is the recipe's, moved along the batch-aware law: `skytrain tune` finds it.",
         ]
+        lines.append(self._text_line)
         if self.unread:
             lines.append(f"Your own runs were not read: {self.unread}")
         if row.serving_usd:
@@ -130,18 +136,25 @@ class BestAnswer:
             )
         return lines
 
+    @property
+    def _text_line(self) -> str:
+        """Say how much text there is, and what it means for the row."""
+        row = self.choice
+        if row.distinct_tokens is None:
+            return f"How much text data={self.text} has is not known, so every token counts as new: plan.data_tokens=N says it."
+        has = f"data={self.text} counts as {format_count(row.distinct_tokens)} distinct tokens"
+        if row.epochs <= 1:
+            return f"{has}: the choice reads none of them twice."
+        worth = useful_tokens(row.tokens, row.distinct_tokens)
+        return f"{has}: {row.epochs:.1f} epochs of them are worth {format_count(worth)} new ones (Muennighoff et al. 2023)."
+
 
 def best_plan(words: Sequence[str], config_dirs: Sequence[Path], request: PlanRequest, out: Path) -> BestAnswer:
     """Return the best model for the budget. Its plan is written to `out`."""
-    searches = [_Search(composed, request) for composed in _candidates(words, config_dirs)]
-    budget = request.budget_usd
-    if not budget:
-        raise ConfigError("budget.usd", "--best needs a budget", hint="for example: budget.usd=150")
-    at_budget = [(row, search) for search in searches for row in search.rows(budget)]
-    if not at_budget:
-        raise _too_little(searches, budget)
-    choice, search = min(at_budget, key=lambda pair: pair[0].forecast.loss)
-    of_recipe = [row for row, its in at_budget if its is search]
+    choice, search = _best_now(words, config_dirs, request)
+    budget = choice.budget_usd
+    of_recipe = search.rows(budget)
+    choice = min(of_recipe, key=lambda row: row.forecast.loss)
     frontier = _never_worse([choice if share == 1 else search.best(share * budget) for share in SPREAD])
     within = [row for row in frontier if row.budget_usd <= budget]
     if within[-1] is not choice:  # before a deadline, what less money buys may be the best
@@ -175,6 +188,51 @@ def best_plan(words: Sequence[str], config_dirs: Sequence[Path], request: PlanRe
         words=chosen_words,
         planned=planned,
         unread=search.unread,
+    )
+
+
+def _best_now(
+    words: Sequence[str], config_dirs: Sequence[Path], request: PlanRequest, *, reads_store: bool = True
+) -> tuple[BestRow, _Search]:
+    """Return the lowest expected loss for the budget, and the search of the recipe that reaches it."""
+    budget = request.budget_usd
+    if not budget:
+        raise ConfigError("budget.usd", "--best needs a budget", hint="for example: budget.usd=150")
+    searches = [_Search(one, request, reads_store=reads_store) for one in _candidates(words, config_dirs)]
+    best: tuple[BestRow, _Search] | None = None
+    for search in searches:
+        row = search.best(budget, math.inf if best is None else best[0].forecast.loss)
+        best = best if row is None else (row, search)
+    if best is None:
+        raise _too_little(searches, budget)
+    return best
+
+
+def rest_of_budget(
+    words: Sequence[str], config_dirs: Sequence[Path], request: PlanRequest, planned: Planned, config: Config
+) -> str | None:
+    """Return what `plan --best` would buy with a budget of which more than half is left; None if it is needed.
+
+    By the public law only: `plan` needs no network, and reads no store for the user's own runs.
+    """
+    assert planned.choice is not None and planned.choice.estimate is not None
+    if request.budget_usd is None or planned.choice.estimate.usd_p90 > request.budget_usd / 2:
+        return None
+    try:
+        row, search = _best_now(words, config_dirs, request, reads_store=False)
+    except SkytrainError:
+        return None  # a model without a family of sizes, or a batch that --best would not choose
+    now = expected_loss(config)
+    lower = (
+        None if now is None or search.composed.config.data.name != config.data.name else now.loss - row.forecast.loss
+    )
+    if lower is not None and lower <= 0:
+        return None
+    gain = "" if lower is None else f", {lower:.2f} nats lower"
+    return (
+        f"More than half of the budget is left. ${request.budget_usd:,.0f} could buy {format_count(row.size.parameters)} "
+        f"parameters on {format_count(row.tokens)} tokens of {search.composed.config.data.name} instead: "
+        f"an expected loss of {row.forecast.loss:.2f}{gain}"
     )
 
 
@@ -226,7 +284,7 @@ def _candidates(words: Sequence[str], config_dirs: Sequence[Path]) -> Iterator[C
 class _Search:
     """One recipe on one text: what every size costs, and what loss it gives."""
 
-    def __init__(self, composed: Composed, request: PlanRequest) -> None:
+    def __init__(self, composed: Composed, request: PlanRequest, *, reads_store: bool = True) -> None:
         self.composed = composed
         self.deadline = request.deadline_hours or LONGEST_HOURS
         most = (request.budget_usd or 1.0) * SPREAD[-1]
@@ -247,10 +305,12 @@ class _Search:
         self.second = BESIROGLU if self.law is not BESIROGLU else next(iter(LAWS.values()))
         text = known_texts().get(config.data.name)
         self.factor = text.factor if text else None
-        self.distinct = config.plan.data_tokens or config.data.target_tokens or (text.tokens if text else None)
+        # A recipe stops reading where its own run ends; what the user stops at is all the text that there is.
+        asked = config.data.target_tokens if "data.target_tokens" in composed.given else None
+        self.distinct = config.plan.data_tokens or asked or (text.tokens if text else None)
         self.unread: str | None = None  # why the store's runs are not known
         try:
-            self.runs = own_runs(composed)
+            self.runs = own_runs(composed) if reads_store else ()
         except StoreError as error:
             self.runs, self.unread = (), str(error).splitlines()[0]
         efficiency = recipe_efficiency(config)
@@ -263,13 +323,20 @@ class _Search:
             if one.usd_per_effective_exaflop is not None
         )
         self.usd_per_served_flop = usd_per_served_flop(load_catalog(), config.model)
-        self._offers: dict[tuple[DecoderConfig, int], list[Offer]] = {}
+        self._offerings: dict[tuple[DecoderConfig, int], Offering] = {}
+        self._rows: dict[tuple[DecoderConfig, float], BestRow | None] = {}
 
-    def best(self, budget: float) -> BestRow | None:
-        return min(self.rows(budget), key=lambda row: row.forecast.loss, default=None)
+    def best(self, budget: float, below: float = math.inf) -> BestRow | None:
+        """Return the lowest loss that the budget buys; None where that is not below the given one."""
+        rows = [row for row in self._tried(budget, below) if row.forecast.loss < below]
+        return min(rows, key=lambda row: row.forecast.loss, default=None)
 
     def rows(self, budget: float) -> list[BestRow]:
-        """Return the best of every size around the optimum, smallest first, without those that the budget does not buy.
+        """Return the best of every size around the optimum, smallest first, without those that the budget does not buy."""
+        return self._tried(budget, None)
+
+    def _tried(self, budget: float, below: float | None) -> list[BestRow]:
+        """Return rows of sizes around the optimum, smallest first; with `below` only those that may be the lowest.
 
         The sizes that are tried first follow from a rough sum. While the best of them is the smallest or the largest,
         the next ones are tried too: a deadline, or the price of booting, may move the optimum far.
@@ -277,27 +344,51 @@ class _Search:
         sizes, middle = self._sizes(budget)
         parameters = [decoder_size(model).parameters for model in sizes]
         near = [n for n, count in enumerate(parameters) if NEAR[0] * middle <= count <= NEAR[1] * middle]
-        tried = {n: self._row(sizes[n], budget) for n in near}
-        while tried:
-            losses = {n: math.inf if row is None else row.forecast.loss for n, row in tried.items()}
+        losses: dict[int, float] = {}
+        rows: dict[int, BestRow] = {}
+
+        def attempt(n: int) -> None:
+            lowest = None if below is None else min([below, *(row.forecast.loss for row in rows.values())])
+            row, losses[n] = self._row(sizes[n], budget, lowest)
+            if row is not None:
+                rows[n] = row
+
+        for n in sorted(near, key=lambda n: abs(math.log(parameters[n] / middle))):
+            attempt(n)
+        while losses:
             best = min(losses, key=lambda n: losses[n])
-            step = -1 if best == min(tried) else 1 if best == max(tried) else 0
+            step = -1 if best == min(losses) else 1 if best == max(losses) else 0
             if not step or not 0 <= best + step < len(sizes):
                 break
-            tried[best + step] = self._row(sizes[best + step], budget)
-        return [row for _, row in sorted(tried.items()) if row is not None]
+            attempt(best + step)
+        return [row for _, row in sorted(rows.items())]
 
-    def _row(self, model: DecoderConfig, budget: float) -> BestRow | None:
-        """Return the best of one size; None if the budget does not buy it."""
+    def _row(self, model: DecoderConfig, budget: float, below: float | None) -> tuple[BestRow | None, float]:
+        """Return the best of one size and its loss.
+
+        None if the budget does not buy it, or if no machine could bring it below the given loss: then with a loss that
+        it surely has at least.
+        """
         serving = self._serving_usd(model)
         usd = budget - serving
         batch = batch_for(rough_tokens(model, self.composed.config.trainer.sequence_length, usd, self.cheapest))
         config = self._sized(model, batch)
-        try:
-            purchase = most_tokens(config, self._offers_of(config, model), usd, self.deadline, 1)[0]
-        except SkytrainError:
-            return None
+        offering = self._offering(config, model)
         size = decoder_size(model)
+        if below is not None:
+            most = max((one[0] for one in at_most(offering, usd, self.deadline)), default=0.0)
+            least = self.forecaster.loss(size, useful_tokens(most, self.distinct)) if most > 0 else math.inf
+            if least >= below:
+                return None, least
+        if (model, budget) not in self._rows:
+            purchase = best_purchase(config, offering, usd, self.deadline)
+            self._rows[model, budget] = None if purchase is None else self._row_of(config, budget, serving, purchase)
+        row = self._rows[model, budget]
+        return row, math.inf if row is None else row.forecast.loss
+
+    def _row_of(self, config: Config, budget: float, serving_usd: float, purchase: Purchase) -> BestRow:
+        assert isinstance(config.model, DecoderConfig)
+        size = decoder_size(config.model)
         tokens = useful_tokens(purchase.tokens, self.distinct)
         return BestRow(
             budget_usd=budget,
@@ -309,7 +400,7 @@ class _Search:
             forecast=self.forecaster.forecast(size, tokens),
             other=self.other.forecast(size, tokens),
             hellaswag=hellaswag(size, tokens * recipe_efficiency(config)),
-            serving_usd=serving,
+            serving_usd=serving_usd,
         )
 
     def words(self, row: BestRow) -> list[str]:
@@ -339,10 +430,11 @@ class _Search:
             "trainer.tokens=",
             "optimizer.lr=",
             "budget.usd=",
+            "data.target_tokens=",
         )
         kept = [word for word in self.composed.overrides if not word.startswith((*decided, "plan.serve_tokens="))]
-        limit = [] if self.distinct is None else [f"data.target_tokens={min(row.tokens, int(self.distinct))}"]
-        return [*kept, *changed, *training, *limit]
+        limit = f"data.target_tokens={int(min(row.tokens, self.distinct or math.inf))}"
+        return [*kept, *changed, *training, limit]
 
     def _rate(self, row: BestRow) -> float:
         """Return the recipe's own rate, moved along the batch-aware law from its model and tokens to the row's."""
@@ -381,18 +473,20 @@ class _Search:
         return list(rough), middle
 
     def _sized(self, model: DecoderConfig, batch_tokens: int) -> Config:
-        """Return the recipe with another model and batch."""
+        """Return the recipe with another model and batch, on all of the text."""
         config = self.composed.config
         trainer = replace(config.trainer, batch_tokens=batch_tokens, batch_schedule=[], steps=1, tokens=None)
-        return replace(config, model=model, trainer=trainer)
+        # The recipe's own run ends at its own number of tokens; this one reads what it needs of the text.
+        data = replace(config.data, target_tokens=None if self.distinct is None else int(self.distinct))
+        return replace(config, model=model, trainer=trainer, data=data)
 
-    def _offers_of(self, config: Config, model: DecoderConfig) -> list[Offer]:
+    def _offering(self, config: Config, model: DecoderConfig) -> Offering:
         key = (model, config.trainer.batch_tokens)
-        if key not in self._offers:
+        if key not in self._offerings:
             workload = planned_workload(replace(self.composed, config=config), open_mesh=True)
             workload = replace(workload, work=work_of(config, steps=1))
-            self._offers[key] = find_offers(workload, self.catalog, self.request, sellers())
-        return self._offers[key]
+            self._offerings[key] = Offering(workload, self.catalog, self.request, sellers())
+        return self._offerings[key]
 
     def least_serving_usd(self) -> float:
         """Return what serving costs with the smallest model."""
@@ -417,30 +511,44 @@ def own_runs(composed: Composed) -> tuple[OwnRun, ...]:
 def _is_like(record: RunRecord, composed: Composed) -> bool:
     config = composed.config
     then = record.config
-    same = (
-        then["data"]["name"] == config.data.name,
-        then["tokenizer"].get("name") == plain(config.tokenizer).get("name"),
-        then["optimizer"]["name"] == config.optimizer.name,
-        then["model"].get("family") == getattr(config.model, "family", None),
-        record.finished_at is not None,
-        record.parent is None and not record.merged_from,
-    )
+    try:
+        same = (
+            then["data"]["name"] == config.data.name,
+            then["tokenizer"].get("name") == plain(config.tokenizer).get("name"),
+            then["optimizer"]["name"] == config.optimizer.name,
+            then["model"].get("family") == getattr(config.model, "family", None),
+            record.finished_at is not None,
+            record.parent is None and not record.merged_from,
+        )
+    except (AttributeError, KeyError, TypeError) as error:
+        return _leave_out(record, error)
     return all(same)
 
 
 def _own_run(store: Store, record: RunRecord) -> OwnRun | None:
     loss = last_metrics(store, record.name).get("val/loss")
-    if loss is None or not math.isfinite(loss) or not record.step:
+    if not isinstance(loss, float | int) or not math.isfinite(loss) or not record.step:
         return None
-    size = decoder_size(build(DecoderConfig, record.config["model"]))
-    tokens = float(recorded_batches(record.config["trainer"]).before(record.step))
+    try:
+        size = decoder_size(build(DecoderConfig, record.config["model"]))
+        tokens = float(recorded_batches(record.config["trainer"]).before(record.step))
+        useful = useful_tokens(tokens, record.config["data"].get("target_tokens"))
+    except (AttributeError, KeyError, TypeError, ArithmeticError, ConfigError) as error:
+        _leave_out(record, error)
+        return None
     return OwnRun(
         name=record.name,
         parameters=float(size.parameters),
         block_parameters=float(size.block_matrices),
-        tokens=tokens,
+        tokens=useful,
         loss=float(loss),
     )
+
+
+def _leave_out(record: RunRecord, error: Exception) -> bool:
+    """Say that a run whose recorded settings cannot be read does not count."""
+    log.warning("warning: run %r does not count for the law: its settings cannot be read (%r)", record.name, error)
+    return False
 
 
 def _tried_machines(catalog: Catalog, model: DecoderConfig, request: PlanRequest) -> Catalog:

@@ -5,7 +5,6 @@ from .best import (
     expected_loss_text as expected_loss_text,
     model_sizes as model_sizes,
     recipe_efficiency as recipe_efficiency,
-    rest_of_budget as rest_of_budget,
     rough_tokens as rough_tokens,
     served_flops as served_flops,
     usd_per_served_flop as usd_per_served_flop,
@@ -103,6 +102,7 @@ from .offers import (
     LONGEST_HOURS as LONGEST_HOURS,
     NODES as NODES,
     Offer as Offer,
+    Offering as Offering,
     PlanRequest as PlanRequest,
     Seller as Seller,
     find_offers as find_offers,
@@ -156,7 +156,12 @@ from .serving import (
     fit_serving as fit_serving,
     refuse_serving as refuse_serving,
 )
-from .tokens import Purchase as Purchase, most_tokens as most_tokens
+from .tokens import (
+    Purchase as Purchase,
+    at_most as at_most,
+    best_purchase as best_purchase,
+    most_tokens as most_tokens,
+)
 from .workload import (
     Workload as Workload,
     fixed_of as fixed_of,

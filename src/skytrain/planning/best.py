@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 
-from ..config import Config, DecoderConfig, format_count, scaled_parts, total_tokens
+from ..config import Config, DecoderConfig, scaled_parts, total_tokens
 from .catalog import Catalog
 from .flops import DecoderSize, decoder_flops_per_token, decoder_size
 from .loss_laws import OPEN_RUNS, Forecast, LossForecaster, known_texts, useful_tokens
-from .offers import Offer
 from .ranking import rank_catalog
 from .tokens import Purchase
 
@@ -134,7 +133,8 @@ def expected_loss(config: Config) -> Forecast | None:
     if not isinstance(config.model, DecoderConfig) or config.model.weights is not None:
         return None
     text = known_texts().get(config.data.name)
-    distinct = config.data.target_tokens or (text.tokens if text else None)
+    known = (config.data.target_tokens, config.plan.data_tokens or (text.tokens if text else None))
+    distinct = min((float(one) for one in known if one), default=None)
     law = LossForecaster(OPEN_RUNS, text.factor if text else None, recipe_efficiency(config))
     return law.forecast(decoder_size(config.model), useful_tokens(float(total_tokens(config)), distinct))
 
@@ -155,34 +155,6 @@ def expected_loss_text(config: Config) -> str | None:
 def rough_tokens(model: DecoderConfig, sequence_length: int, usd: float, usd_per_exaflop: float) -> float:
     """Return about how many tokens the dollars buy on the cheapest machine, without overhead."""
     return max(1e6, usd / usd_per_exaflop * 1e18 / decoder_flops_per_token(model, sequence_length))
-
-
-def rest_of_budget(config: Config, choice: Offer, budget_usd: float | None) -> str | None:
-    """Return what a budget of which more than half is left could buy instead, at the choice's dollars for a FLOP.
-
-    Arithmetic only: `plan --best` compares sizes and machines one by one.
-    """
-    assert choice.estimate
-    if budget_usd is None or choice.estimate.usd_p90 > budget_usd / 2 or not isinstance(config.model, DecoderConfig):
-        return None
-    length = config.trainer.sequence_length
-    planned = total_tokens(config)
-    flops = decoder_flops_per_token(config.model, length) * planned
-    usd_per_exaflop = choice.estimate.usd_p90 / flops * 1e18
-    text = known_texts().get(config.data.name)
-    law = LossForecaster(OPEN_RUNS, text.factor if text else None, recipe_efficiency(config))
-    now = law.loss(decoder_size(config.model), planned)
-    bought = []
-    for model in model_sizes(config.model):
-        size = decoder_size(model)
-        tokens = rough_tokens(model, length, budget_usd, usd_per_exaflop)
-        bought.append((law.loss(size, tokens), size.parameters, tokens))
-    loss, parameters, tokens = min(bought)
-    return (
-        f"More than half of the budget is left. ${budget_usd:,.0f} could buy about {format_count(parameters)} parameters on "
-        f"{format_count(tokens)} tokens instead: a loss about {now - loss:.2f} nats lower "
-        f"(skytrain plan --best budget.usd={budget_usd:g})"
-    )
 
 
 def usd_per_served_flop(catalog: Catalog, model: DecoderConfig) -> float:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ..config import ConfigError
 from .budget import Budget
 from .catalog import MARKETS, Catalog, InstanceType, Market, Price
 from .communication import Node
-from .costs import BOOT_SECONDS, Estimate, estimate
+from .costs import BOOT_SECONDS, Estimate, estimate, slow_factor
 from .flops import decoder_flops_per_token
 from .host import disk_problem
+from .measurements import is_of_gpu
 from .mesh import Mesh, near_meshes, requested_mesh
 from .search import Machines, NoPlacement, Placement, best_placement
+from .throughput import most_tokens_per_s
 from .workload import Workload
 
 NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # counts that are tried unless the request names one
@@ -112,22 +115,61 @@ def find_offers(
     workload: Workload, catalog: Catalog, request: PlanRequest, sellers: Sequence[Seller] = (EC2,)
 ) -> list[Offer]:
     """Return all offers that match the request: valid ones by dollars, then the others with their problem."""
-    asked = [seller for seller in sellers if request.target in (None, seller.name)]
-    if request.region:
-        catalog.check_region(request.region)
-    instances = [catalog.instance(name) for name in request.instances] or list(catalog.instances)
-    placed: dict[tuple[object, ...], Placement | NoPlacement] = {}
-    offers: list[Offer] = []
-    for instance in instances:
-        for nodes in _counts(workload, instance, catalog, request):
-            # Instance types with the same speed and memory share one search.
-            network = 0.0 if nodes == 1 else instance.network_gbps
-            key = (replace(Node.of(instance), network_bytes_per_s=network), instance.gpu_memory_mib, nodes)
-            if key not in placed:
-                placed[key] = place(workload, instance, nodes)
-            for seller in asked:
-                offers += _priced(seller, workload, placed[key], instance, nodes, catalog, request)
-    return sorted(offers, key=_rank)
+    market = Offering(workload, catalog, request, sellers)
+    return sorted((offer for instance, nodes in market.machines for offer in market.on(instance, nodes)), key=_rank)
+
+
+class Offering:
+    """The offers for one workload. The layout on some machines is searched for when they are asked for."""
+
+    def __init__(
+        self, workload: Workload, catalog: Catalog, request: PlanRequest, sellers: Sequence[Seller] = (EC2,)
+    ) -> None:
+        if request.region:
+            catalog.check_region(request.region)
+        self.workload = workload
+        self.catalog = catalog
+        self.request = request
+        self.sellers = [seller for seller in sellers if request.target in (None, seller.name)]
+        self._placed: dict[tuple[object, ...], Placement | NoPlacement] = {}
+
+    @cached_property
+    def machines(self) -> list[tuple[InstanceType, int]]:
+        """Return the types that match the request, with each number of nodes that is tried."""
+        instances = [self.catalog.instance(name) for name in self.request.instances] or list(self.catalog.instances)
+        return [
+            (instance, nodes)
+            for instance in instances
+            for nodes in _counts(self.workload, instance, self.catalog, self.request)
+        ]
+
+    def on(self, instance: InstanceType, nodes: int) -> Iterator[Offer]:
+        """Yield the offers of these machines, in each region and market."""
+        # Instance types with the same speed and memory share one search.
+        network = 0.0 if nodes == 1 else instance.network_gbps
+        key = (replace(Node.of(instance), network_bytes_per_s=network), instance.gpu_memory_mib, nodes)
+        if key not in self._placed:
+            self._placed[key] = place(self.workload, instance, nodes)
+        for seller in self.sellers:
+            yield from _priced(seller, self.workload, self._placed[key], instance, nodes, self.catalog, self.request)
+
+    def most_tokens(self, instance: InstanceType, nodes: int, budget_usd: float, hours: float) -> float:
+        """Return a number of tokens that these machines cannot exceed within the limits at p90, whatever their layout."""
+        prices = [
+            price.usd_per_hour_min
+            for seller in self.sellers
+            for region in _regions(self.catalog, self.request)
+            for market in _markets(seller, self.request)
+            if (price := seller.price(self.catalog, instance.type, region, market)) is not None
+        ]
+        node = Node.of(instance)
+        if not prices or not _has_known_speed(self.workload, node):
+            return 0.0
+        if any(is_of_gpu(one, node) for one in self.workload.measurements):
+            return math.inf  # a measured step may be faster than the arithmetic
+        paid = Budget(budget_usd).hours_at(nodes * min(prices))
+        training = max(0.0, 3600 * min(paid, hours) - BOOT_SECONDS[0])
+        return most_tokens_per_s(self.workload.job, node, nodes * instance.gpus) * training / slow_factor("assumed")
 
 
 def _counts(workload: Workload, instance: InstanceType, catalog: Catalog, request: PlanRequest) -> Iterable[int]:
@@ -243,9 +285,8 @@ def _priced(
     listed = seller.name == EC2.name
     named = request.target == seller.name
     shown_unsold = bool(request.region or request.instance) if listed else named
-    markets = [request.market] if request.market else MARKETS if seller.spot_priced else MARKETS[:1]
-    for region in [request.region] if request.region else catalog.regions:
-        for market in markets:
+    for region in _regions(catalog, request):
+        for market in _markets(seller, request):
             price = seller.price(catalog, instance.type, region, market)
             offer = Offer(
                 region=region,
@@ -272,6 +313,14 @@ def _priced(
             else:
                 estimate = estimate_offer(workload, placement, offer)
                 yield replace(offer, placement=placement, estimate=estimate, problem=_limit(estimate, request))
+
+
+def _regions(catalog: Catalog, request: PlanRequest) -> Sequence[str]:
+    return [request.region] if request.region else catalog.regions
+
+
+def _markets(seller: Seller, request: PlanRequest) -> Sequence[Market]:
+    return [request.market] if request.market else MARKETS if seller.spot_priced else MARKETS[:1]
 
 
 def _limit(estimate: Estimate, request: PlanRequest) -> str | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ..config import DecoderConfig, ModelConfig, SkytrainError, has_layers
-from .catalog import Catalog, Market
+from .catalog import Catalog, InstanceType, Market
 from .communication import Node
 from .flops import decoder_flops_per_token
 from .memory import TrainingJob
@@ -44,7 +45,7 @@ def rank_catalog(catalog: Catalog, model: ModelConfig, market: Market, regions: 
         prices = [price for region in regions if (price := catalog.price(instance.type, region, market))]
         price = min(prices, key=lambda one: one.usd_per_hour_min, default=None)
         peak = instance.device.peak_flops
-        efficiency = _mfu(instance.type, catalog, model) if peak else None
+        efficiency = _mfu(instance, model) if peak else None
         usd = price.usd_per_hour_min if price else None
         effective = usd / 3600 / (peak * instance.gpus * efficiency) * 1e18 if usd and peak and efficiency else None
         rows.append(
@@ -70,9 +71,9 @@ def rank_catalog(catalog: Catalog, model: ModelConfig, market: Market, regions: 
     return sorted(rows, key=lambda row: (row.usd_per_effective_exaflop is None, row.usd_per_effective_exaflop or 0.0))
 
 
-def _mfu(type: str, catalog: Catalog, model: DecoderConfig) -> float | None:
+@lru_cache(maxsize=256)
+def _mfu(instance: InstanceType, model: DecoderConfig) -> float | None:
     """Return the predicted MFU of the model, compiled and in bfloat16; None if it does not fit."""
-    instance = catalog.instance(type)
     node = Node.of(instance)
     length = min(2048, model.max_length)
     batch_tokens = SEQUENCES_PER_GPU * instance.gpus * length

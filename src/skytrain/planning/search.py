@@ -25,7 +25,7 @@ from .memory import (
     usable_bytes,
 )
 from .mesh import CHUNKS, INTERLEAVED, Mesh, most_stages
-from .throughput import tokens_per_step
+from .throughput import step_time, tokens_per_step
 
 SCHEDULES: tuple[Schedule, ...] = ("1f1b", "interleaved-1f1b", "zbv")  # of a pipeline, that are tried
 MOST_CHUNKS = 16  # of an interleaved pipeline, that are tried
@@ -144,42 +144,77 @@ class _Search:
         best: Placement | None = None
         best_rate = 0.0
         least = float("inf")
-        reason: str | None = None  # why a layout that fits a GPU still cannot be used
-        for tried, layout, memory in self._candidates(layouts):
-            if memory.total > limit:
-                least = min(least, memory.total)
-                continue
-            if refused := _fp8_problem(tried, node) or host_problem(tried, layout, node):
-                reason = reason or refused
-                continue
-            placement = Placement(tried, layout, memory, predict(tried, layout, node, self.measurements))
-            tight = memory.total > TIGHT * limit
-            rate = placement.tokens_per_s * (1 - SIMPLER * (_parts(layout) + 2 * tight))
-            if rate > best_rate:
-                if refused := self.problem(placement):
-                    reason = reason or refused
-                else:
-                    best = placement
-                    best_rate = rate
+        reasons: dict[int, str] = {}  # by layout: why one that fits a GPU still cannot be used
+        for most, number in self._most_promising(layouts):
+            if best and most <= best_rate:
+                break  # neither this layout nor any after it can be faster
+            for tried, layout, memory in self._candidates(layouts[number]):
+                if memory.total > limit:
+                    least = min(least, memory.total)
+                    continue
+                if refused := _fp8_problem(tried, node) or host_problem(tried, layout, node):
+                    reasons.setdefault(number, refused)
+                    continue
+                placement = Placement(tried, layout, memory, predict(tried, layout, node, self.measurements))
+                tight = memory.total > TIGHT * limit
+                rate = placement.tokens_per_s * (1 - SIMPLER * (_parts(layout) + 2 * tight))
+                if rate > best_rate:
+                    if refused := self.problem(placement):
+                        reasons.setdefault(number, refused)
+                    else:
+                        best = placement
+                        best_rate = rate
         if best:
             return best
-        if reason or least < float("inf"):
-            return NoPlacement(reason or f"needs {format_bytes(least)} per GPU, of {format_bytes(limit)}")
+        if reasons or least < float("inf"):
+            first = reasons[min(reasons)] if reasons else None
+            return NoPlacement(first or f"needs {format_bytes(least)} per GPU, of {format_bytes(limit)}")
         sequences = self.batch_tokens // self.job.sequence_length
         return NoPlacement(f"a batch of {sequences} sequences cannot be split over {self.machines.gpus} GPUs")
 
-    def _candidates(self, layouts: Sequence[Mesh]) -> Iterator[tuple[TrainingJob, Mesh, Memory]]:
+    @property
+    def _by_arithmetic(self) -> bool:
+        """Return whether no measurement corrects the speed of these machines."""
+        return not any(is_of_gpu(one, self.machines.node) for one in self.measurements)
+
+    def _most_promising(self, layouts: Sequence[Mesh]) -> list[tuple[float, int]]:
+        """Return a rate that each layout cannot exceed, with its number: the highest first, so that few are searched."""
+        if len(layouts) < 2 or not self._by_arithmetic or _fp8_problem(self.job, self.machines.node):
+            return [(math.inf, number) for number in range(len(layouts))]
+        rates = [
+            (self._most_tokens_per_s(mesh) * (1 - SIMPLER * _parts(mesh)), number)
+            for number, mesh in enumerate(layouts)
+        ]
+        return sorted(rates, key=lambda rate: (-rate[0], rate[1]))
+
+    def _most_tokens_per_s(self, mesh: Mesh) -> float:
+        """Return the speed with memory without end: the largest micro-batch, nothing recomputed, no bubble."""
+        sequences, remainder = divmod(self.batch_tokens, self.job.sequence_length)
+        if remainder or sequences % mesh.data:
+            return 0.0
+        free = replace(
+            self.job,
+            micro_batch=-(-sequences // mesh.data // mesh.pipeline),
+            accumulation=mesh.pipeline,
+            checkpointing=False,
+            selective=False,
+            reduce_once=True,
+        )
+        # Where the host is the limit, the compiled path may be faster than fused kernels.
+        steps = [(job, step_time(job, mesh, self.machines.node)) for job in {free, replace(free, fused=False)}]
+        return max(tokens_per_step(job, mesh) / (step.seconds - step.bubble) for job, step in steps)
+
+    def _candidates(self, layout: Mesh) -> Iterator[tuple[TrainingJob, Mesh, Memory]]:
         limit = usable_bytes(self.machines.gpu_memory_mib)
-        by_arithmetic = not any(is_of_gpu(one, self.machines.node) for one in self.measurements)
-        for layout in layouts:
-            roomy: list[TrainingJob] = []  # those that fit with memory to spare
-            for kind in _kinds(self.job, layout, self.fixed):
-                for tried, memory in _splits(kind, layout, self.batch_tokens, limit, self.fixed):
-                    if by_arithmetic and any(_is_never_slower(other, tried, layout) for other in roomy):
-                        continue
-                    if memory.total <= TIGHT * limit:
-                        roomy.append(tried)
-                    yield tried, layout, memory
+        by_arithmetic = self._by_arithmetic
+        roomy: list[TrainingJob] = []  # those that fit with memory to spare
+        for kind in _kinds(self.job, layout, self.fixed):
+            for tried, memory in _splits(kind, layout, self.batch_tokens, limit, self.fixed):
+                if by_arithmetic and any(_is_never_slower(other, tried, layout) for other in roomy):
+                    continue
+                if memory.total <= TIGHT * limit:
+                    roomy.append(tried)
+                yield tried, layout, memory
 
 
 def _is_never_slower(one: TrainingJob, other: TrainingJob, mesh: Mesh) -> bool:

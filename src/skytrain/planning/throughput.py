@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -137,10 +137,7 @@ def step_time(job: TrainingJob, mesh: Mesh, node: Node, software: Software | Non
         products *= 1 + (imbalance(mesh) - 1) * _expert_share(model)
     products += share * head_again * _head(model, tokens, mesh.tensor).seconds(product_rate, memory)
 
-    attended = _attended(model, job.sequence_length)
-    # Half of the square; forward 2 products, backward 5 (it computes the scores again).
-    # Values are padded to the size of keys.
-    attention_flops = tokens * 7 * model.heads * model.head_width * attended / mesh.tensor / mesh.pipeline
+    attention_flops = tokens * _attention_flops(model, job.sequence_length) / mesh.tensor / mesh.pipeline
     attention = attention_flops * (9 / 7 if job.checkpointing else 1) / attention_rate
 
     # The software's factor says what it saves of this. Fused kernels move the same bytes on every mesh that they serve.
@@ -170,6 +167,29 @@ def step_time(job: TrainingJob, mesh: Mesh, node: Node, software: Software | Non
         communication=uncovered,
         bubble=bubble,
     )
+
+
+def most_tokens_per_s(job: TrainingJob, node: Node, gpus: int) -> float:
+    """Return a rate that no layout of the job exceeds: what its kernels compute and move for each token, and no waiting."""
+    peak = node.gpu.fp32_flops if job.precision == "32-true" else node.gpu.peak_flops
+    assert peak is not None, f"{node.gpu.name} has no peak"
+    possible = [COMPILED if job.compiled else EAGER, *([FUSED] if job.fused else [])]
+    product_rate = peak * node.gpu.gemm * max(one.gemm for one in possible)
+    attention_rate = peak * max(node.gpu.attention(fused=one is FUSED) * one.attention for one in possible)
+    if job.precision == "32-true":
+        product_rate = attention_rate = peak * FP32_FRACTION
+    model = job.model
+    memory = node.gpu.memory_bytes_per_s * BANDWIDTH
+    narrow = narrow_bytes(job.precision)
+    blocks = model.layers * _products(model, 1.0, 1, narrow).flops
+    seconds = blocks / (product_rate * (FP8_SPEED if job.fp8 else 1.0)) + _head(model, 1.0, 1).flops / product_rate
+    seconds += _attention_flops(model, job.sequence_length) / attention_rate
+    # Some meshes keep a residual stream of two bytes an element, and none keeps less.
+    lean = replace(job, precision=job.precision if job.precision == "32-true" else "bf16-true", micro_batch=1)
+    kept = model.layers * activation_bytes_on("eager", lean, Mesh()) / job.sequence_length + 12 * model.padded_vocab
+    products = 3 * narrow * model.layers * sum(inputs + outputs for inputs, outputs in _matrices(model, 1))
+    seconds += (min(one.traffic for one in possible) * kept + products) / memory
+    return gpus / seconds
 
 
 def _expert_share(model: DecoderConfig) -> float:
@@ -232,6 +252,14 @@ def _matrices(model: DecoderConfig, tensor: int) -> Iterator[tuple[float, float]
     for _ in range(2 if model.gated_mlp else 1):
         yield model.width, hidden
     yield hidden, model.width
+
+
+def _attention_flops(model: DecoderConfig, sequence_length: int) -> float:
+    """Return the FLOPs of a token, in all layers.
+
+    Half of the square; forward 2 products, backward 5 (it computes the scores again). Values are padded to the size of keys.
+    """
+    return 7.0 * model.heads * model.head_width * _attended(model, sequence_length)
 
 
 @lru_cache(maxsize=64)

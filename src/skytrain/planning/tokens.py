@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from ..config import Config, SkytrainError, batch_sizes, format_seconds
 from .budget import Budget
+from .catalog import InstanceType
 from .communication import Node
 from .costs import Estimate, estimate, work_of
 from .host import disk_problem
-from .offers import Offer
+from .offers import Offer, Offering
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,13 @@ class Purchase:
     offer: Offer
 
 
-def tokens_for_budget(config: Config, offer: Offer, budget_usd: float, deadline_hours: float | None = None) -> int:
-    """Return the tokens within budget and deadline at p90, in whole optimizer steps; 0 if not even one step fits."""
+def tokens_for_budget(
+    config: Config, offer: Offer, budget_usd: float, deadline_hours: float | None = None, more_than: int = 0
+) -> int:
+    """Return the tokens within budget and deadline at p90, in whole optimizer steps.
+
+    0 if not even one step fits, or if they are not `more_than` so many tokens, which one try shows.
+    """
 
     assert offer.placement
     placement, node = offer.placement, Node.of(offer.instance)
@@ -37,7 +43,10 @@ def tokens_for_budget(config: Config, offer: Offer, budget_usd: float, deadline_
         hours = 0.0 if deadline_hours is None else estimate.hours_p90 / deadline_hours
         return max(hours, estimate.usd_p90 / budget_usd)
 
-    return batch_sizes(config.trainer).before(_most_steps(used))
+    batches = batch_sizes(config.trainer)
+    if more_than and used(batches.steps_in(more_than) + 1) > 1:
+        return 0
+    return batches.before(_most_steps(used))
 
 
 def _most_steps(used: Callable[[int], float]) -> int:
@@ -83,24 +92,63 @@ def most_tokens(
     config: Config, offers: Sequence[Offer], budget_usd: float, deadline_hours: float | None, rows: int
 ) -> list[Purchase]:
     """Return the offers on which the budget buys most, best first. Raises SkytrainError if it buys no step at all."""
-    priced = [offer for offer in offers if offer.placement and offer.price]
+    bought = _buy(config, offers, budget_usd, deadline_hours, rows, [])
+    if not bought:
+        raise _buys_nothing(config, _priced(offers), budget_usd, deadline_hours)
+    return bought
 
-    def at_most(offer: Offer) -> float:
+
+def best_purchase(config: Config, offering: Offering, budget_usd: float, deadline_hours: float) -> Purchase | None:
+    """Return the most tokens that the budget buys; None if it buys no step.
+
+    Layouts are searched only on machines that could still buy more than the best so far.
+    """
+    best: list[Purchase] = []
+    for most, instance, nodes in at_most(offering, budget_usd, deadline_hours):
+        if not most or (best and most <= best[0].tokens):
+            break
+        best = _buy(config, list(offering.on(instance, nodes)), budget_usd, deadline_hours, 1, best)
+    return best[0] if best else None
+
+
+def at_most(offering: Offering, budget_usd: float, hours: float) -> list[tuple[float, InstanceType, int]]:
+    """Return machines with a number of tokens that they cannot exceed, the largest first."""
+    bounds = [
+        (offering.most_tokens(instance, nodes, budget_usd, hours), instance, nodes)
+        for instance, nodes in offering.machines
+    ]
+    return sorted(bounds, key=lambda one: -one[0])
+
+
+def _priced(offers: Sequence[Offer]) -> list[Offer]:
+    return [offer for offer in offers if offer.placement and offer.price]
+
+
+def _buy(
+    config: Config,
+    offers: Sequence[Offer],
+    budget_usd: float,
+    deadline_hours: float | None,
+    rows: int,
+    known: Sequence[Purchase],
+) -> list[Purchase]:
+    """Return the best of the known purchases and of the offers', best first."""
+
+    def most(offer: Offer) -> float:
         """Return an upper bound of the tokens: no boot, restarts or storage, at the cheapest price."""
         assert offer.placement and offer.price
         hours = Budget(budget_usd).hours_at(offer.nodes * offer.price.usd_per_hour_min)
         return offer.placement.tokens_per_s * 3600 * min(hours, deadline_hours or math.inf)
 
-    bought: list[Purchase] = []
-    for offer in sorted(priced, key=at_most, reverse=True):
-        if len(bought) >= rows and at_most(offer) <= bought[rows - 1].tokens:
+    bought = list(known)
+    for offer in sorted(_priced(offers), key=most, reverse=True):
+        least = bought[rows - 1].tokens if len(bought) >= rows else 0
+        if least and most(offer) <= least:
             break  # neither this offer nor any after it can buy more
-        if tokens := tokens_for_budget(config, offer, budget_usd, deadline_hours):
+        if tokens := tokens_for_budget(config, offer, budget_usd, deadline_hours, more_than=least):
             steps = batch_sizes(config.trainer).steps_in(tokens)
             bought.append(Purchase(tokens, estimate_steps(config, offer, steps), offer))
             bought.sort(key=lambda one: -one.tokens)
-    if not bought:
-        raise _buys_nothing(config, priced, budget_usd, deadline_hours)
     return bought[:rows]
 
 

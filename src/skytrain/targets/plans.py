@@ -45,7 +45,6 @@ from ..planning import (
     planned_trials,
     read_plan,
     refuse,
-    rest_of_budget,
     work_of,
     workload_of,
     write_plan,
@@ -75,7 +74,6 @@ class Planned:
     why: str = ""
     costly: tuple[str, ...] = ()  # settings that cost money
     sheet: CostSheet | None = None
-    rest: str | None = None  # what the rest of the budget could buy
     plan: Plan | None = None
 
     def rows(self) -> list[dict[str, Any]]:
@@ -137,7 +135,6 @@ def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: 
     )
     plan = make_plan([choice, *fallbacks(choice, offers)], why, material)
     write_plan(plan, out)
-    rest = None if sheet else rest_of_budget(composed.config, choice, request.budget_usd)
     return Planned(
         offers=offers,
         choice=choice,
@@ -145,7 +142,6 @@ def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: 
         why=why,
         costly=tuple(costly),
         sheet=sheet,
-        rest=rest,
         plan=plan,
     )
 
