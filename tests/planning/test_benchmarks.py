@@ -62,6 +62,28 @@ def test_runs_that_the_fit_has_not_seen_are_predicted_within_the_limits_of_their
         assert published.quantile(errors, 0.9) <= p90, group
 
 
+def test_software_of_an_unknown_class_is_between_the_known_ones(published: ModuleType, runs: list[Any]) -> None:
+    for run in runs[::40]:
+        known = [
+            published.predict(dataclasses.replace(run, software=name), published.START)
+            for name in published.BF16_CLASSES
+        ]
+        unknown = published.predict(dataclasses.replace(run, software="nanotron"), published.START)
+        assert min(known) < unknown < max(known)
+
+
+def test_the_range_of_a_group_holds_four_in_five_of_the_errors_that_it_comes_from(
+    published: ModuleType, runs: list[Any]
+) -> None:
+    errors = {published.key(run): 0.001 * number for number, run in enumerate(runs)}
+    widths = published.bands(runs, errors)
+    for group in published.LIMITS:
+        of = [errors[published.key(run)] <= widths[group] for run in runs if group in run.group]
+        assert statistics.fmean(of) == pytest.approx(0.8, abs=0.02)
+    large = next(run for run in runs if len(run.group) == 2)
+    assert published.band_of(large, widths) == max(widths[group] for group in large.group)
+
+
 def test_the_planner_uses_the_fitted_constants(published: ModuleType, runs: list[Any]) -> None:
     fitted = published.fit(runs)
     a100, h100 = find_gpu("a100"), find_gpu("h100")
