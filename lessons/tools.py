@@ -241,5 +241,5 @@ def check(lesson: int, answer: float | None) -> bool:
         print("Put your number into the cell above and run it again.")
         return False
     right = digest(lesson, float(answer)) == ANSWERS[lesson]
-    print("Right." if right else "Not yet. The lesson has all that you need; try again.")
+    print("Right." if right else "Not yet. Three significant digits count; the lesson has all that you need.")
     return right
