@@ -1,6 +1,7 @@
 """Writes the notebooks from the scripts in lessons/ and notebooks/, whose cells begin with `# %%`.
 
-The scripts are the source: edit them, then run this. Outputs of unchanged notebooks are kept.
+The scripts are the source: edit them, then run this. What a notebook printed is kept up to the first changed cell of
+code, so that new prose costs no run.
 
     python scripts/notebooks.py            # write what has changed
     python scripts/notebooks.py --run 07   # also run those whose name contains 07, and keep what they print
@@ -63,6 +64,16 @@ def notebook_of(script: Path) -> dict[str, Any]:
     return {"cells": cells, "metadata": METADATA, "nbformat": 4, "nbformat_minor": 5}
 
 
+def keep_outputs(notebook: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
+    """Return the notebook with what its earlier version printed, up to the first cell of code that differs."""
+    cells, printed = ([cell for cell in each["cells"] if cell["cell_type"] == "code"] for each in (notebook, earlier))
+    for cell, before in zip(cells, printed, strict=False):
+        if "".join(cell["source"]) != "".join(before["source"]):
+            break
+        cell |= {"execution_count": before["execution_count"], "outputs": before["outputs"]}
+    return notebook
+
+
 def sources(notebook: dict[str, Any]) -> list[tuple[str, str]]:
     """Return what must agree: the kind and the source of every cell."""
     return [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
@@ -108,7 +119,8 @@ def main() -> None:
             save(execute(script, script.parent), path)
             print(f"{path.name}: {time.monotonic() - began:.0f} s")
         elif not is_current(script):
-            save(notebook_of(script), path)
+            earlier = json.loads(path.read_text()) if path.exists() else {"cells": []}
+            save(keep_outputs(notebook_of(script), earlier), path)
             print(f"wrote {path.name}")
 
 

@@ -72,6 +72,22 @@ def test_a_cell_that_was_changed_in_one_of_them_is_found(notebooks: ModuleType, 
     assert not notebooks.is_current(script)
 
 
+def test_new_prose_keeps_what_a_notebook_printed_and_new_code_does_not(notebooks: ModuleType, tmp_path: Path) -> None:
+    script = tmp_path / "a.py"
+    script.write_text("# %% [markdown]\n# Old words\n\n# %%\nprint(1)\n\n# %%\nprint(2)\n")
+    earlier = notebooks.notebook_of(script)
+    for number, cell in enumerate(cell for cell in earlier["cells"] if cell["cell_type"] == "code"):
+        cell["outputs"] = [{"name": "stdout", "output_type": "stream", "text": f"{number + 1}"}]
+
+    def printed(text: str) -> list[int]:
+        script.write_text(text)
+        kept = notebooks.keep_outputs(notebooks.notebook_of(script), earlier)
+        return [len(cell["outputs"]) for cell in kept["cells"] if cell["cell_type"] == "code"]
+
+    assert printed(script.read_text().replace("Old", "New")) == [1, 1]
+    assert printed(script.read_text().replace("print(1)", "print(3)")) == [0, 0]
+
+
 def test_the_right_answers_are_accepted_and_others_are_not(tools: ModuleType, capsys: pytest.CaptureFixture) -> None:
     for lesson, answer in ANSWERS.items():
         assert tools.check(lesson, answer), lesson
