@@ -54,8 +54,9 @@ def test_serving_and_a_limit_make_the_model_smaller(tmp_path: Path) -> None:
 
 def test_little_text_is_repeated_and_moves_the_money_into_parameters(tmp_path: Path) -> None:
     plenty = best(tmp_path, 40).choice
-    little = best(tmp_path, 40, "plan.data_tokens=50M").choice
-    assert little.epochs > 4
+    answer = best(tmp_path, 40, "plan.data_tokens=50M")
+    little = answer.choice
+    assert little.epochs > 16 and any("learns a small text by heart" in line for line in answer.reasons)
     assert little.forecast.loss > plenty.forecast.loss + 0.1
     assert little.size.parameters >= plenty.size.parameters
 

@@ -71,6 +71,7 @@ TEXT = ("data=fineweb", "data.source.files=sample/350BT/*.parquet", "plan.data_t
 SPREAD = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)  # of the budget: rows of the frontier
 NEAR = (1 / 3, 2.5)  # of the size that a rough sum calls best: what is tried
 MACHINES = 6  # cheapest per effective FLOP in each market: what is tried, unless the request names one
+MANY_EPOCHS = 16.0  # about as many as repetitions after which their worth has fallen to a third
 MOST_MOVED = 4.0  # a recipe's rate is moved by at most this factor: the law was fitted on 200M to 1B parameters
 
 
@@ -145,8 +146,14 @@ class BestAnswer:
         has = f"data={self.text} counts as {format_count(row.distinct_tokens)} distinct tokens"
         if row.epochs <= 1:
             return f"{has}: the choice reads none of them twice."
-        worth = useful_tokens(row.tokens, row.distinct_tokens)
-        return f"{has}: {row.epochs:.1f} epochs of them are worth {format_count(worth)} new ones (Muennighoff et al. 2023)."
+        worth = format_count(useful_tokens(row.tokens, row.distinct_tokens))
+        line = f"{has}: {row.epochs:.1f} epochs of them are worth {worth} new ones (Muennighoff et al. 2023)."
+        if row.epochs <= MANY_EPOCHS:
+            return line
+        return (
+            f"{line} So many epochs are extrapolation: the law does not know that a large model learns a small text by "
+            "heart. Find more text, or try a smaller model with plan.most_parameters=N."
+        )
 
 
 def best_plan(words: Sequence[str], config_dirs: Sequence[Path], request: PlanRequest, out: Path) -> BestAnswer:
