@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import lightning.pytorch as pl
 import pytest
 from lightning.pytorch.loggers import Logger
 
+from skytrain.checkpoints import committed_steps, load_model
 from skytrain.cli.train import check_loggers
 from skytrain.config import ConfigError, MissingExtra, compose, plugin_targets
 from skytrain.pipelines.prepare import prepare
@@ -30,6 +32,15 @@ class Counting(pl.Callback):
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
         SEEN.append((self.word, trainer.global_step))
+
+
+class Scaling(pl.Callback):
+    """Changes the weights after each step by what it draws, and notes those that it leaves."""
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
+        for parameter in module.parameters():
+            parameter.data.mul_(1 + 1e-3 * random.random())
+        SEEN.append((trainer.global_step, sum(float(one.detach().sum()) for one in module.parameters())))
 
 
 class Remembering(Logger):
@@ -68,6 +79,16 @@ def test_own_callbacks_and_loggers_take_part(root: Path) -> None:
     assert {"train/loss", "val/loss", "val/perplexity"} <= told
     last = read_metrics(open_store(str(root)), "own")[-1]
     assert last["val/perplexity"] == pytest.approx(2.718281828 ** last["val/loss"])
+
+
+def test_what_own_callbacks_do_in_a_step_is_in_its_checkpoint(root: Path) -> None:
+    words = ("trainer.steps=4", "trainer.validate_every=2", "trainer.checkpoint_every=2")
+    own = "trainer.callbacks=[tests.training.test_own_callbacks.Scaling]"
+    train(tiny_config(root, "run=scaled", *words, own), Silent())
+    first = dict(reversed(SEEN))  # of a step's micro-batches, the one that completes it
+    for step in committed_steps(open_store(str(root)), "scaled"):
+        saved = load_model(open_store(str(root)), f"scaled@{step}").model
+        assert sum(float(one.detach().sum()) for one in saved.parameters()) == first[step]
 
 
 def test_tensorboard_gets_the_settings(root: Path) -> None:

@@ -98,8 +98,9 @@ def _train(attempt: Attempt, module: CausalLM, log: StepLog) -> AttemptResult:
         callbacks.append(StartAtStep(point.step))
     if attempt.claim.changes:
         callbacks.append(ApplyOptimizerSettings())
+    # Own callbacks come before the checkpoints: what they do in a step, and what they draw for it, is saved with it.
     # Evaluations come after the checkpoints: weights are safe before time is spent on measuring them.
-    callbacks += [RandomState(ranks), checkpoints, evaluations, *make_own_callbacks(config)]
+    callbacks += [*make_own_callbacks(config), RandomState(ranks), checkpoints, evaluations]
 
     loggers = make_loggers(config, context.run, services.tensorboard) if ranks.first else []
     trainer = make_trainer(config, plan, store, callbacks, loggers)

@@ -246,8 +246,8 @@ class TrainerConfig:
     callbacks: list[CallbackConfig] = setting(
         EXECUTION,
         "Further callbacks of Lightning, such as [my_package.MyCallback], or [{target: my_package.MyCallback, every: 10}] "
-        "with arguments; they act after Skytrain's own, and "
-        "checkpoints hold their state.",
+        "with arguments; they act after the step is logged and before it is saved, and checkpoints hold what they did, "
+        "their state and that of Python's and NumPy's generators.",
     )
     workers: Whole = setting(EXECUTION, "Data loader processes per rank.")
     lost_steps: Literal["stop", "retrain"] = setting(
