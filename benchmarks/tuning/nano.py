@@ -302,10 +302,9 @@ def report(records: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def answers_along(record: dict[str, Any]) -> list[tuple[float, dict[str, Any]]]:
-    """Return what the ladder answers after a quarter, half, three quarters and all of the trials."""
-    config = configured(record["case"], Path("/nowhere"))
-    problem = problem_of(config)
+def answers_along(record: dict[str, Any], problem: Problem | None = None) -> list[tuple[float, dict[str, Any]]]:
+    """Return what the ladder answers after none, a quarter, half, three quarters and all of the trials."""
+    problem = problem or problem_of(configured(record["case"], Path("/nowhere")))
     history = [
         Observation(
             Trial(one["rung"], one["rate"]),

@@ -107,7 +107,9 @@ from .prometheus import MetricsPage as MetricsPage, metrics_served as metrics_se
 from .reading import (
     DamagedRecord as DamagedRecord,
     is_amount as is_amount,
+    is_mapping as is_mapping,
     is_number as is_number,
+    is_text as is_text,
     maybe as maybe,
     read_object as read_object,
     record_of as record_of,

@@ -10,6 +10,7 @@ from .driver import (
     TrialTaken as TrialTaken,
     run_sweep as run_sweep,
 )
+from .earlier import EarlierSweep as EarlierSweep, with_earlier as with_earlier
 from .hosts import TuneSession as TuneSession
 from .joint import JointFit as JointFit, RungCurve as RungCurve, fit_jointly as fit_jointly
 from .laws import (

@@ -21,6 +21,7 @@ from ..planning import (
     workload_of,
 )
 from ..runs import Reporter
+from .earlier import EarlierSweep
 from .ledger import HourlyPrice
 from .problem import Problem
 from .setting_up import make_problem, sweep_price
@@ -101,7 +102,11 @@ def _saves(config: Config, steps: int, training_seconds: float) -> int:
 
 
 def priced_problem(
-    config: Config, shapes: Sequence[RungShape], estimates: dict[str, StepEstimate], price: HourlyPrice
+    config: Config,
+    shapes: Sequence[RungShape],
+    estimates: dict[str, StepEstimate],
+    price: HourlyPrice,
+    earlier: Sequence[EarlierSweep] = (),
 ) -> tuple[Problem, float]:
     """Return the search with its prices, and what the final run may cost."""
 
@@ -117,7 +122,7 @@ def priced_problem(
         shape.rung(usd(shape), *estimates[_key(shape)].probable_usd(shape.config, shape.parameters, price))
         for shape in shapes
     ]
-    return make_problem(config, target.rung(final), rungs), final if config.tune.final else 0.0
+    return make_problem(config, target.rung(final), rungs, earlier), final if config.tune.final else 0.0
 
 
 def final_run(config: Config) -> Config:

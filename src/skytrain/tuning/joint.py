@@ -110,6 +110,13 @@ class JointFit:
     wider: float  # how far rungs miss what the others predict of them, in deviations; at least 1
     nearest_only: bool  # whether the far rungs were left out, since they contradict each other
 
+    @property
+    def earlier_weight(self) -> float | None:
+        """Return how much the level of earlier sweeps counts after the trials; None if none were taken into account."""
+        if self.problem.priors.before is None:
+            return None
+        return float(self.mixture.weights.reshape(2, -1)[0].sum())  # its shapes come first, and are as many
+
     def _above(self, log_rates: Array) -> Array:
         """Return the expected nats above the optimum, without divergence, for each rate."""
         distance = log_rates[:, None] - self.optima
@@ -286,8 +293,9 @@ class Evidence:
         own = priors.nugget**2 * np.exp(-apart / REACH) + 1e-9 * np.eye(len(self.rungs))
         curves = np.array([[shape.law(rung) for rung in self.rungs] for shape in shapes])
         means = np.repeat(curves, len(SCALES), 0)
-        lines = priors.offset**2 + tilted @ tilted.T
-        covariances = np.array([scale**2 * lines + own for scale in SCALES] * len(shapes))
+        offsets = [priors.offset if shape.offset is None else shape.offset for shape in shapes]
+        lines = [offset**2 + tilted @ tilted.T for offset in offsets]
+        covariances = np.array([scale**2 * line + own for line in lines for scale in SCALES])
         weights = np.log(np.repeat([shape.weight for shape in shapes], len(SCALES)))
         for number in taken:
             variance = covariances[:, number, number]
@@ -302,7 +310,9 @@ class Evidence:
             covariances = covariances - gain[:, :, None] * gain[:, None, :] * (variance - left)[:, None, None]
         weights = np.exp(weights - _log_sum(weights, 0))
         by_shape = weights.reshape(len(shapes), -1).sum(1)
-        named = {shape.name: float(weight) for shape, weight in zip(shapes, by_shape, strict=True)}
+        named: dict[str, float] = {}
+        for shape, weight in zip(shapes, by_shape, strict=True):
+            named[shape.name] = named.get(shape.name, 0.0) + float(weight)
         return OptimaMixture(weights, means, covariances), named
 
     def missed(self, tried: Sequence[int]) -> float:

@@ -31,6 +31,7 @@ from .driver import (
     search_of,
     work,
 )
+from .earlier import recorded_earlier
 from .hosts import BEAT_SECONDS, PRESENT_SECONDS, Heartbeats, SweepHost, TuneSession, ended_sessions, live_sessions
 from .joint import JointFit
 from .ledger import FINAL, BudgetError, Entry, HourlyPrice, Ledger
@@ -109,6 +110,8 @@ def tune_here(config: Config, reporter: Reporter, tools: SweepTools, since: floa
             host.settle(ledger, sweep.state())
             table = LiveTable(reporter, setup.problem, sweep.history())
             reporter.note(f"sweep {sweep.name}: {sweep.url}")
+            if names := setup.problem.priors.earlier_names():
+                reporter.note(f"starts from earlier sweeps of the store: {names}")
             host.reserve(ledger, sweep.state())
             begin_sweep(setup)
             if config.tune.parallel == 1:
@@ -217,7 +220,7 @@ def _setup(
     shapes = trial_shapes(config)
     slots = host.session.slots
     slot_price = HourlyPrice(price.usd_per_hour / slots, price.margin)
-    problem, _ = priced_problem(config, shapes, estimates, slot_price)
+    problem, _ = priced_problem(config, shapes, estimates, slot_price, recorded_earlier(sweep, config))
     final_usd = priced_problem(config, shapes, estimates, price)[1]
     assert config.budget.usd is not None
     ledger = Ledger(sweep.store, sweep.folder, config.budget.usd)

@@ -19,6 +19,7 @@ LEAST_COST = 0.25  # share of the expected cost that trials cost at least on ave
 # Epoch AI's refit of Chinchilla's law (arXiv 2404.10102): loss = ... + B / D^beta.
 DATA_FACTOR = 2085.43
 DATA_EXPONENT = 0.3658
+NAMED = 3  # earlier sweeps that are listed by name
 BELIEVED = "believed"  # marks an observation that was made up for a trial that is still running
 
 Law = Callable[["Rung"], float]
@@ -95,6 +96,7 @@ class LawShape:
     name: str
     law: Law
     weight: float = 1.0
+    offset: float | None = None  # how far its level may be off; null: as far as the beliefs that it belongs to say
 
 
 @dataclass(frozen=True)
@@ -112,11 +114,20 @@ class Priors:
     nugget: float = 0.17
     curvature: float = 0.1  # nats for a factor of e around the optimum
     curvature_offset: float = 1.4
+    before: Priors | None = None  # beliefs without the earlier sweeps that moved these ones: they count as much
+    earlier: tuple[str, ...] = ()  # names of these sweeps
+
+    def earlier_names(self) -> str:
+        more = len(self.earlier) - NAMED
+        return ", ".join(self.earlier[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
     def all_shapes(self, target: Rung) -> tuple[LawShape, ...]:
-        """Return every shape: the law, no dependence at all, and the others."""
+        """Return every shape: the law, no dependence at all, and the others; then those of the beliefs before."""
         level = self.law(target)
-        return (LawShape("law", self.law), LawShape("unchanged", lambda rung: level), *self.shapes)
+        own = (LawShape("law", self.law), LawShape("unchanged", lambda rung: level), *self.shapes)
+        if self.before is None:
+            return own
+        return (*own, *(replace(one, offset=self.before.offset) for one in self.before.all_shapes(target)))
 
 
 @dataclass(frozen=True)
@@ -150,11 +161,12 @@ class Problem:
     def around(self, rate: float) -> Problem:
         """Return the same problem with a law that passes through `rate` at the target."""
         shift = math.log(rate) - self.priors.law(self.target)
-        shapes = tuple(replace(one, law=_shifted(one.law, shift)) for one in self.priors.shapes)
-        return replace(self, priors=replace(self.priors, law=_shifted(self.priors.law, shift), shapes=shapes))
+        shapes = tuple(replace(one, law=shifted(one.law, shift)) for one in self.priors.shapes)
+        priors = replace(self.priors, law=shifted(self.priors.law, shift), shapes=shapes, before=None, earlier=())
+        return replace(self, priors=priors)
 
 
-def _shifted(law: Law, shift: float) -> Law:
+def shifted(law: Law, shift: float) -> Law:
     return lambda rung: law(rung) + shift
 
 

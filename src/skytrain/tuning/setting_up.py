@@ -13,6 +13,7 @@ from typing import Any
 from ..aws import Ec2Instance
 from ..config import RESULT, Config, ConfigError, flatten, has_layers, select, total_steps
 from ..runs import machine_price, plain
+from .earlier import EarlierSweep, with_earlier
 from .laws import axis_shapes, centred_law, combined_law, priors_around, priors_for, width_free_priors
 from .ledger import HourlyPrice
 from .problem import Priors, Problem, Rung
@@ -23,7 +24,7 @@ LOWEST_RATE = 1e-7
 HIGHEST_RATE = 0.5
 HIGHEST_WARMUP = 0.9
 WHERE = ("name", "axes", "host", "parallel", "machines")  # settings that only decide where and how fast a sweep runs
-NEWER = {"trunk": False}  # settings that sweeps of earlier versions lack, with their value then
+NEWER = {"trunk": False, "earlier": False}  # settings that sweeps of earlier versions lack, with their value then
 MOST_NAME = 100  # limit on the characters of a sweep's name
 RANGE = 1024.0  # factor between the expected value and the lowest or highest allowed: a guard, not a belief
 # Other settings move the loss less than the rate does, and nobody has published laws for them.
@@ -50,9 +51,9 @@ def sweep_price(config: Config, instance: Ec2Instance | None) -> HourlyPrice:
     return HourlyPrice(usd, config.tune.margin)
 
 
-def make_problem(config: Config, target: Rung, rungs: Sequence[Rung]) -> Problem:
-    """Return the search that the settings describe."""
-    priors = beliefs(config, target)
+def make_problem(config: Config, target: Rung, rungs: Sequence[Rung], earlier: Sequence[EarlierSweep] = ()) -> Problem:
+    """Return the search that the settings describe, after these earlier sweeps."""
+    priors = with_earlier(beliefs(config, target), target, earlier)
     rungs = tuple(sorted(rungs, key=lambda rung: rung.usd))
     problem = Problem(
         target=target,

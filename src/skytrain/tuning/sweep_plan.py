@@ -11,6 +11,7 @@ from ..runs import Reporter
 from ..storage import open_store
 from .costs import DryRun, measure, predict, priced_problem
 from .driver import check_budget
+from .earlier import find_earlier
 from .ledger import Ledger
 from .problem import Observation, Problem
 from .rehearsal import rehearse
@@ -56,7 +57,8 @@ def plan_sweep(config: Config, reporter: Reporter, dry_run: DryRun | None = None
     else:
         price, estimates = predict(config, [*shapes, target])
         source = f"predicted for {config.tune.instance}"
-    problem, final_usd = priced_problem(config, shapes, estimates, price)
+    earlier = find_earlier(open_store(config.store), config, sweep_name(config))
+    problem, final_usd = priced_problem(config, shapes, estimates, price, earlier)
     assert config.budget.usd is not None
     left = (config.budget.usd - final_usd) / max(1, len(axes))
     if left < min(rung.usd for rung in problem.rungs):

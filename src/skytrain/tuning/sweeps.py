@@ -103,7 +103,7 @@ class SweepStore:
         changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
         if changed and idle and not self._keys("decisions") and self.answer() is None:
             # Estimates and the reserve belong to the other target. What measuring them cost stays in the ledger.
-            for name in ("estimates", f"ledger/{FINAL}"):
+            for name in ("estimates", "earlier", f"ledger/{FINAL}"):
                 self.store.delete(f"{self.folder}/{name}.json")
             self.save("spec", json.loads(text))
         elif changed:

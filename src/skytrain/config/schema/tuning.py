@@ -30,8 +30,8 @@ class TuneConfig:
     final_from_step: Whole = setting(
         EXECUTION, "Step at which the final run starts, from a model that exists; only the rest is reserved."
     )
-    lowest: PositiveFloat | None = setting(EXECUTION, "Lowest value of the axis; null: 1/32 of what is expected.")
-    highest: PositiveFloat | None = setting(EXECUTION, "Highest value of the axis; null: 32 times what is expected.")
+    lowest: PositiveFloat | None = setting(EXECUTION, "Lowest value of the axis; null: far below what is expected.")
+    highest: PositiveFloat | None = setting(EXECUTION, "Highest value of the axis; null: far above what is expected.")
     expected: PositiveFloat | None = setting(
         EXECUTION, "Where the search starts; null: published laws for AdamW's rate, else the configured value."
     )
@@ -57,6 +57,10 @@ class TuneConfig:
     trunk: bool = setting(
         EXECUTION,
         "With lr_schedule=wsd: a longer trial starts from the end of the constant part of a shorter one at the same value.",
+    )
+    earlier: bool = setting(
+        EXECUTION,
+        "Start the search for a rate from what earlier sweeps of the store with this optimizer and parametrization found.",
     )
     parallel: Count = setting(
         EXECUTION,

@@ -90,7 +90,7 @@ class Ladder:
             high=high,
             regret_nats=fit.regret(place),
             divergence=fit.divergence(place),
-            why=f"{plural(len(search.history), 'trial')} on {plural(len(fit.curves), 'rung')}{favoured(fit)}",
+            why=f"{plural(len(search.history), 'trial')} on {plural(len(fit.curves), 'rung')}{favoured(fit)}{counted(fit)}",
             warnings=doubts(search, fit, rate),
         )
 
@@ -99,6 +99,13 @@ def favoured(fit: JointFit) -> str:
     """Return which of the shapes the rungs agree with, if there is one that stands out."""
     name, weight = max(fit.shape_weights.items(), key=lambda one: one[1])
     return f", which favour {SHAPES[name]} ({weight:.0%})" if weight > FAVOURED and name in SHAPES else ""
+
+
+def counted(fit: JointFit) -> str:
+    """Return how much earlier sweeps count beside the beliefs without them, if there are any."""
+    if fit.earlier_weight is None:
+        return ""
+    return f"; earlier sweeps of the store ({fit.problem.priors.earlier_names()}) count {fit.earlier_weight:.0%}"
 
 
 def doubts(search: Search, fit: JointFit, rate: float) -> tuple[str, ...]:
