@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 from pathlib import Path
 
@@ -68,12 +69,14 @@ def _decoded(user_data: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_documented_launch_asks_for_what_it_did_when_it_was_reviewed(name: str, tmp_path: Path) -> None:
-    """After a change that is meant: remove the file, run the test again, and review the new one."""
+    """After a change that is meant: SKYTRAIN_WRITE_GOLDEN=1 writes the files; review what changed in them."""
     printed = stable(Shell(tmp_path).run(*COMMANDS[name]).stdout)
     golden = GOLDEN / f"{name}.txt"
-    if not golden.exists():
+    if os.environ.get("SKYTRAIN_WRITE_GOLDEN"):
         golden.write_text(printed)
-    assert printed == golden.read_text()
+    write = f"SKYTRAIN_WRITE_GOLDEN=1 .venv/bin/pytest -m slow {Path(__file__).relative_to(Path.cwd())} -k {name}"
+    assert golden.exists(), f"{golden} is missing; write it, and review it: {write}"
+    assert printed == golden.read_text(), f"if the change is meant: {write}"
 
 
 @pytest.mark.slow
