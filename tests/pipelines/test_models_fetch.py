@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +15,16 @@ from skytrain.cli.main import main
 from skytrain.config import ConfigError, DecoderConfig, SkytrainError
 from skytrain.evaluation import Sampling
 from skytrain.models import build_model, compose_model, load_hf_folder, save_hf_folder
+from skytrain.pipelines.doctor import doctor
 from skytrain.pipelines.generate import generate
 from skytrain.pipelines.models import fetch_model
+from skytrain.planning import PlanRequest
 from skytrain.runs import Silent
 from skytrain.storage import Store, find_staged, open_store
 from skytrain.storage.staged import DamagedModel
-from skytrain.targets import find_inputs
+from skytrain.targets import Trials, find_inputs
 from skytrain.targets.inputs import MissingInput
-from skytrain.targets.plans import compose_plan
+from skytrain.targets.plans import compose_plan, plan_run
 from tests.support.hf_tokenizers import make_tokenizer_folder
 from tests.support.hub_server import COMMIT, PublishedModel, download_hub
 from tests.targets.conftest import use_store
@@ -198,6 +201,17 @@ def test_a_plan_of_a_recipe_reads_no_weights_and_a_run_of_it_does(root, monkeypa
     assert composed.config.model.weights == "meta-llama/Llama-3.1-8B"
     with pytest.raises(SkytrainError, match=r"meta-llama/Llama-3\.1-8B"):
         compose_model(words)
+
+
+def test_doctor_looks_for_the_weights_of_a_plan_in_the_accounts_store(hub, root, tmp_path):
+    out = tmp_path / "plan.json"
+    fetched("store.root=skytrain-store")  # of the folder in which the plan is made
+    composed, open_mesh = compose_plan([*CONTINUE, "trainer.tokens=1M"], [], None)
+    plan_run(composed, open_mesh, PlanRequest(10.0, instance="g5.xlarge"), Trials(0, 1), out)
+    shutil.rmtree("skytrain-store")
+    fetched(root)
+    [finding] = [each for each in doctor(compose_model([root]).config, out) if each.name == "inputs"]
+    assert "no tokens" in finding.text  # the weights were found
 
 
 def test_a_launch_without_its_weights_is_refused_with_the_command_that_fetches_them(tmp_path, monkeypatch):

@@ -31,7 +31,9 @@ def _input_check(plan: Plan, config_dirs: Sequence[Path]) -> Check:
     """Return the check that the machines of a plan will find what they read in this store."""
 
     def run(preflight: Preflight) -> str:
-        planned = compose_model(plan.words, config_dirs).config
+        # The store that machines will read, not the one of the folder in which the plan was made.
+        words = [*plan.words, f"store.root={preflight.config.store.root}"]
+        planned = compose_model(words, config_dirs, recipe_weights="if-stored").config
         here = replace(planned, store=preflight.config.store, cloud=preflight.config.cloud)
         return "; ".join(find_inputs(here, plan.job, plan.words)) or "nothing but its sources"
 
