@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from skytrain.cli.options import compose_overrides
-from skytrain.config import ConfigError, DecoderConfig
+from skytrain.config import ConfigError, DecoderConfig, SkytrainError
 from skytrain.config.schema import LinearRope
 from skytrain.models import build_model, read_hf_decoder, save_hf_folder
 from skytrain.models.agreement import NOT_ADOPTED, NOT_COMPARED, check_agreement
 from skytrain.models.sizes import size_config
 
-SHORT = ["tokenizer=bpe-4k", "tokenizer.vocab_size=257", "trainer.sequence_length=16", "trainer.micro_batch=2"]
-BATCH = [*SHORT, "trainer.batch_tokens=64"]
+SIZES = ["trainer.sequence_length=16", "trainer.micro_batch=2", "trainer.batch_tokens=64"]
+BATCH = ["tokenizer=bpe-4k", "tokenizer.vocab_size=257", *SIZES]
 
 
 @pytest.fixture
@@ -115,3 +115,40 @@ def test_exaone_starts_from_its_own_export_which_is_llamas(decoder_config, tmp_p
 def test_a_tokenizer_that_is_larger_than_the_weights_vocabulary_is_refused(llama):
     with pytest.raises(ConfigError, match=r"300 is smaller than the 50257 tokens .*\n  choose the tokenizer that the"):
         compose_overrides(["trainer.sequence_length=16", f"model.weights={llama}"])
+
+
+@pytest.fixture
+def described(llama) -> Path:
+    """A folder with config.json and nothing else."""
+    folder = Path(llama)
+    for path in folder.iterdir():
+        if path.name != "config.json":
+            path.unlink()
+    return folder
+
+
+def test_a_plan_needs_only_the_config_of_a_models_folder(described, caplog):
+    composed = compose_overrides(["model=hf-weights", f"model.weights={described}", *SIZES], recipe_weights="skip")
+    assert (composed.config.model.family, composed.config.model.rope_theta) == ("llama", 777.0)
+    assert composed.config.tokenizer.vocab_size == 300
+    assert f"{described} has a config.json and no weights" in caplog.text
+
+
+def test_training_needs_the_tokenizer_and_the_weights_of_a_models_folder(described, tmp_path):
+    words = ["model=hf-weights", f"model.weights={described}", *SIZES]
+    with pytest.raises(ConfigError, match=r"has no tokenizer\.json"):
+        compose_overrides(words)
+    with pytest.raises(SkytrainError, match="has no weights"):
+        compose_overrides([*words, *BATCH])
+
+
+def test_a_damaged_folder_is_refused_by_a_plan_too(described):
+    (described / "model.safetensors").write_bytes(b"half")
+    with pytest.raises(SkytrainError, match=r"model\.safetensors cannot be read"):
+        compose_overrides(["model=hf-weights", f"model.weights={described}", *SIZES], recipe_weights="skip")
+
+
+def test_another_tokenizer_is_read_although_the_models_folder_has_none(described, tmp_path):
+    words = ["tokenizer=hf", f"tokenizer.name={tmp_path}"]
+    with pytest.raises(ConfigError, match=rf"{tmp_path} has no tokenizer\.json"):
+        compose_overrides(["model=hf-weights", f"model.weights={described}", *words, *SIZES], recipe_weights="skip")

@@ -77,7 +77,7 @@ def _measure_steps(config: Config, reporter: Reporter) -> StepEstimate:
 @app.command("run", help=HELP.replace("tune recipe", "tune run recipe"), epilog=exit_codes_text())
 def run_command(overrides: Overrides = None, config_dir: ConfigDirs = None, dry_run: DryRun = False) -> None:
     words = list(overrides or [])
-    composed = compose_overrides(words, config_dir)
+    composed = compose_overrides(words, config_dir, recipe_weights="if-stored" if dry_run else "read")
     from .console import reporter
 
     if dry_run:

@@ -74,6 +74,7 @@ class AdoptedSettings:
     file: str  # that the settings come from
     model: Mapping[str, Any]
     tokenizer: Mapping[str, Any] | None = None  # None if the weights come without one
+    has_tokenizer_files: bool = True  # False for a folder with config.json, but without a tokenizer
 
 
 # Maps `model.weights`, and the settings of the store, to the settings that they bring; None if no file describes them.
@@ -94,7 +95,7 @@ class Composed:
     origins: dict[str, str]
     overrides: tuple[str, ...] = ()  # that the configuration was composed of
     config_dirs: tuple[Path, ...] = ()  # folders of the user's own groups that were given
-    unread_weights: str | None = None  # that a recipe names, and that were not read: only the shape is known
+    unread_weights: str | None = None  # of a recipe, and not read: only the shape is known
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -128,7 +129,8 @@ def compose(
     `read_tokenizer` reads what `tokenizer=hf` takes from the tokenizer's files.
     `locate` finds models of the hub in the store.
     `recipe_weights` says whether the weights that a recipe names are read: always, if the store has them, or never. A
-    recipe has the model's shape, which suffices to plan; the id of its tokenizer is then not known.
+    recipe has the model's shape, which suffices to plan; the id of its tokenizer is then not known. Unless they are
+    always read, a model's folder needs no tokenizer either.
     """
     parsed = parse_overrides(overrides)
     choices = [override for override in parsed if override.key_or_group in GROUPS]
@@ -146,12 +148,17 @@ def compose(
     if unread is not None:
         adopt = locate = None
         if OmegaConf.is_missing(tree.tokenizer, "id"):
-            tree.tokenizer.update({"vocab_size": tree.model.vocab_size, "id": UNREAD})
+            _leave_tokenizer_unread(tree)
             read_tokenizer = None
     if locate is not None:
         _locate(tree, locate)
     if adopt is not None:
-        _adopt(tree, origins, adopt, {choice.key_or_group for choice in choices})
+        adopted = _adopt(tree, origins, adopt, {choice.key_or_group for choice in choices})
+        if recipe_weights != "read" and adopted is not None and not adopted.has_tokenizer_files:
+            assert adopted.tokenizer is not None
+            if tree.tokenizer.get("name") == adopted.tokenizer["name"]:
+                _leave_tokenizer_unread(tree)
+                read_tokenizer = None
     if read_tokenizer is not None and tree.tokenizer.kind == "hf":
         _read_tokenizer(tree, origins, read_tokenizer)
     try:
@@ -425,6 +432,11 @@ def _unread_weights(
     return str(weights)
 
 
+def _leave_tokenizer_unread(tree: DictConfig) -> None:
+    """Give the tokenizer the vocabulary of the model, and an id that no tokenizer has."""
+    tree.tokenizer.update({"vocab_size": tree.model.vocab_size, "id": UNREAD})
+
+
 def _locate(tree: DictConfig, locate: Locate) -> None:
     """Replace names of the hub by the places where the store has these models."""
     for group, name in (("model", "weights"), ("model", "name"), ("tokenizer", "name")):
@@ -441,21 +453,21 @@ def _plain(node: DictConfig) -> dict[str, Any]:
     return dict(values)
 
 
-def _adopt(tree: DictConfig, origins: dict[str, str], adopt: Adopt, chosen: Collection[str]) -> None:
-    """Take the model's settings from its weights, unless the user has chosen another model.
+def _adopt(tree: DictConfig, origins: dict[str, str], adopt: Adopt, chosen: Collection[str]) -> AdoptedSettings | None:
+    """Take the model's settings from its weights, unless the user has chosen another model; return what was read.
 
     With model=hf-weights the weights decide everything, the tokenizer too.
     """
     everything = OmegaConf.is_missing(tree.model, "family")
     if not everything and ("model" in chosen or "layers" not in tree.model):
-        return  # a recipe's model=hf or model=custom defines the model itself
+        return None  # a recipe's model=hf or model=custom defines the model itself
     weights = None if OmegaConf.is_missing(tree.model, "weights") else tree.model.weights
     adopted = adopt(weights, _plain(tree.store))
     if adopted is None:
         if everything:
             hint = "a Hugging Face folder, OWNER/NAME on the hub or in the store, or s3://bucket/folder"
             raise ConfigError("model.weights", "must be given with model=hf-weights", hint=hint)
-        return
+        return None
     given = _given(origins)
     if adopted.model["family"] == "hf":
         _keep_given(tree, origins, given, leave_out="weights")
@@ -469,6 +481,7 @@ def _adopt(tree: DictConfig, origins: dict[str, str], adopt: Adopt, chosen: Coll
         _set_origin(origins, "tokenizer", {}, adopted.file)
         tree.tokenizer = {}
         _take(tree, origins, "tokenizer", adopted.tokenizer, adopted.file, given)
+    return adopted
 
 
 def _keep_given(tree: DictConfig, origins: dict[str, str], given: Collection[str], leave_out: str) -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ..config import AdoptedSettings, ConfigError, DecoderConfig, HFModelConfig, ModelConfig, SkytrainError, has_layers
+from ..tokens import has_tokenizer_files
 from .families import UnsupportedArchitecture
 from .hf_form import explicit, read_hf_config
-from .safetensors_header import read_headers
+from .safetensors_header import has_weights, read_headers
 from .sources import CONFIG, find_description, is_pretrained
 
 UNLIMITED_LENGTH = 1 << 20  # where config.json names no longest sequence (state-space models)
@@ -54,10 +55,14 @@ def adopt_model(source: str | None, tell: Callable[[str], None] = lambda line: N
     tokenizer = {"kind": "hf", "name": source, "text_may_be_special": False, "vocab_size": "???", "id": "???"}
     try:
         values = dataclasses.asdict(read_hf_decoder(source))
+        model = {name: value for name, value in values.items() if name not in NOT_ADOPTED}
     except UnsupportedArchitecture as error:
         tell(f"{error.problem}: transformers runs it (model=hf)")
-        return AdoptedSettings(file, transformers_settings(source), tokenizer)
-    return AdoptedSettings(file, {name: value for name, value in values.items() if name not in NOT_ADOPTED}, tokenizer)
+        model = transformers_settings(source)
+    folder = Path(source).expanduser()
+    return AdoptedSettings(
+        file, model, tokenizer, has_tokenizer_files=not folder.is_dir() or has_tokenizer_files(folder)
+    )
 
 
 def transformers_settings(source: str) -> dict[str, Any]:
@@ -109,11 +114,12 @@ def _read_config(source: str | Path) -> tuple[dict[str, Any], str]:
     return data, name.partition("@")[0] or name
 
 
-def check_model(config: ModelConfig, start: str | None = None) -> None:
+def check_model(config: ModelConfig, start: str | None = None, *, shape_suffices: bool = False) -> str | None:
     """Raise ConfigError if a decoder configuration does not match the weights it starts from.
 
     The weights are `start` if that is a folder or a repository, otherwise `config.weights`. Files that are here are
-    checked too, so that a missing or truncated one ends the command before any work; of model=hf, only these.
+    checked too, so that a missing or truncated one ends the command before any work; of model=hf, only these. Where the
+    shape suffices, a folder may lack all of them; it is returned.
     """
     source = start if start and is_pretrained(start) else getattr(config, "weights", None)
     if has_layers(config) and source is not None and not Path(source).is_file():
@@ -121,9 +127,13 @@ def check_model(config: ModelConfig, start: str | None = None) -> None:
     elif isinstance(config, HFModelConfig) and config.weights == "pretrained":
         source = config.name
     else:
-        return
-    if Path(source).expanduser().is_dir():
-        read_headers(Path(source).expanduser())
+        return None
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        if shape_suffices and not has_weights(folder):
+            return source
+        read_headers(folder)
+    return None
 
 
 def check_hf_mesh(model: HFModelConfig, tensor_ranks: int) -> None:

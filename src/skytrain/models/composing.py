@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from ..storage import locate_model
 from ..tokens import read_tokenizer_settings
 from .agreement import adopt_model, check_model
 from .sources import is_pretrained
+
+log = logging.getLogger(__name__)
 
 
 def compose_model(
@@ -24,7 +27,8 @@ def compose_model(
     """Compose the configuration. Weights to start from (`model.weights`, or `start`) bring their model's settings.
 
     Names of the hub are looked for in the store first. Plans skip the weights that a recipe names, and dry runs read
-    them if they are in the store. Settings that disagree with the weights are refused.
+    them if they are in the store; of a folder, both need only config.json. Settings that disagree with the weights are
+    refused.
     """
     # `start` is a run, too, or a checkpoint of one: those bring no settings.
     given = start if start and is_pretrained(start) else None
@@ -43,5 +47,12 @@ def compose_model(
         recipe_weights=recipe_weights,
     )
     if composed.unread_weights is None:
-        check_model(composed.config.model, given and locate_model(given, composed.values["store"]))
+        begin = given and locate_model(given, composed.values["store"])
+        bare = check_model(composed.config.model, begin, shape_suffices=recipe_weights != "read")
+        if bare is not None:
+            log.warning(
+                "%s has a config.json and no weights: enough for a plan and for dry runs. "
+                "To train, it must have model.safetensors and the files of its tokenizer, too",
+                bare,
+            )
     return composed

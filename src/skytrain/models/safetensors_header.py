@@ -40,6 +40,11 @@ def read_headers(folder: Path) -> dict[str, TensorHome]:
     return found
 
 
+def has_weights(folder: Path) -> bool:
+    """Return whether the folder has files of weights, in whatever state."""
+    return any(True for pattern in ("*.safetensors", INDEX, *PICKLES) for _ in folder.glob(pattern))
+
+
 def weight_files(folder: Path) -> list[Path]:
     """Return model.safetensors, or the files that its index names."""
     if (folder / SINGLE).is_file():

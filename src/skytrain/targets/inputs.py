@@ -61,7 +61,7 @@ def prepare_job(request: LaunchRequest) -> ReadyJob:
     if request.job == "train" and (expected := expected_loss_text(ready.config)) is not None:
         ready = replace(ready, summary=[*ready.summary, ("expects", expected)])
     if is_preview(ready.config.cloud):
-        return replace(ready, notes=(*ready.notes, PREVIEW_NOTE))
+        return replace(ready, notes=(*ready.notes, *_weights_to_stage(ready.config), PREVIEW_NOTE))
     planned = plan_words(request.plan, request.folders, request.overrides)
     try:
         inputs = find_inputs(ready.config, request.job, [*planned, *request.overrides])
@@ -188,16 +188,38 @@ def _find_files(config: Config) -> str:
     return f"{files.train} ({files.format} files)"
 
 
-def _find_weights(config: Config, store: Store) -> str | None:
-    """Find the weights that training starts from."""
+def _weights_of(config: Config) -> tuple[str, str] | None:
+    """Return the setting that names the weights that training starts from, and where they are."""
     model = config.model
     if isinstance(model, HFModelConfig):
-        _check_weights(config, store, "model.name", model.name)
-        return f"{model.name}, {model.weights} weights"
+        return "model.name", model.name
     if has_layers(model) and model.weights is not None:
-        _check_weights(config, store, "model.weights", model.weights)
-        return f"weights of {model.weights}"
+        return "model.weights", model.weights
     return None
+
+
+def _find_weights(config: Config, store: Store) -> str | None:
+    """Find the weights that training starts from."""
+    found = _weights_of(config)
+    if found is None:
+        return None
+    setting, place = found
+    _check_weights(config, store, setting, place)
+    model = config.model
+    return f"{place}, {model.weights} weights" if isinstance(model, HFModelConfig) else f"weights of {place}"
+
+
+def _weights_to_stage(config: Config) -> list[str]:
+    """Return what a launch will need of the weights, where there is no store yet that could be asked."""
+    found = _weights_of(config)
+    if found is None or "://" in found[1] or _shares_files(config):
+        return []
+    setting, place = found
+    if Path(place).expanduser().exists():
+        how = _how_to_copy(config, setting, place).strip()
+    else:
+        how = f"skytrain models fetch {shlex.quote(place)} cloud=aws"
+    return [f"a launch will need the weights and the tokenizer of {place} in the store: {how}"]
 
 
 def _check_weights(config: Config, store: Store, setting: str, place: str) -> None:

@@ -11,7 +11,11 @@ from .convert import (
 )
 from .datamodule import BatchSettings as BatchSettings, TokenDataModule as TokenDataModule
 from .decoding import StreamDecoder as StreamDecoder
-from .hf_files import HUB_PATTERNS as HUB_PATTERNS, TEMPLATE_FILE as TEMPLATE_FILE
+from .hf_files import (
+    HUB_PATTERNS as HUB_PATTERNS,
+    TEMPLATE_FILE as TEMPLATE_FILE,
+    has_tokenizer_files as has_tokenizer_files,
+)
 from .inspection import (
     LengthStatistics as LengthStatistics,
     Sample as Sample,

@@ -96,6 +96,11 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
     )
 
 
+def has_tokenizer_files(folder: Path) -> bool:
+    """Return whether the folder has a tokenizer, also if it is a slow one, which cannot be used."""
+    return any((folder / name).is_file() for name in (TOKENIZER_FILE, *SLOW_FILES))
+
+
 def is_tokenizer_file(name: str) -> bool:
     """Return whether a tokenizer that is stored or exported may have a file of this name."""
     folder, _, last = name.rpartition("/")
