@@ -225,6 +225,8 @@ def rest_of_budget(
     assert planned.choice is not None and planned.choice.estimate is not None
     if request.budget_usd is None or planned.choice.estimate.usd_p90 > request.budget_usd / 2:
         return None
+    if isinstance(config.model, DecoderConfig) and config.model.weights is not None:
+        return None  # new weights, which --best plans, do not know what these have learned
     try:
         row, search = _best_now(words, config_dirs, request, reads_store=False)
     except SkytrainError:
