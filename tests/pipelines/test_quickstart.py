@@ -1,5 +1,8 @@
 """The newcomer's first command, with fewer steps, and the same story on S3."""
 
+import os
+import signal
+
 import pytest
 import torch
 
@@ -21,25 +24,27 @@ class Notes(Silent):
         self.notes.append(text)
 
 
+SMALL = [
+    "model.layers=2",
+    "model.width=64",
+    "trainer.sequence_length=64",
+    "trainer.micro_batch=8",
+    "trainer.batch_tokens=512",
+    "trainer.steps=30",
+    "trainer.sample_every=10",
+    "trainer.validate_every=15",
+    "trainer.log_every=5",
+]
+
+
 def test_quickstart_goes_from_text_to_an_exported_model_that_transformers_loads(tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from skytrain.checkpoints import load_model
 
-    small = [
-        "model.layers=2",
-        "model.width=64",
-        "trainer.sequence_length=64",
-        "trainer.micro_batch=8",
-        "trainer.batch_tokens=512",
-        "trainer.steps=30",
-        "trainer.sample_every=10",
-        "trainer.validate_every=15",
-        "trainer.log_every=5",
-    ]
-    config = compose(["recipe=quickstart", *small, f"store.root='{tmp_path}'"]).config
+    config = compose(["recipe=quickstart", *SMALL, f"store.root='{tmp_path}'"]).config
     told = Notes()
-    screen = quickstart(config, told)
+    screen = quickstart(config, told).summary
     assert any("validation (o)" in note and "│" in note for note in told.notes)
     for word in ("validation", "sample", "export", "Try next", "skytrain generate"):
         assert word in screen
@@ -57,7 +62,21 @@ def test_quickstart_goes_from_text_to_an_exported_model_that_transformers_loads(
         found = theirs.float()(ids).logits
         torch.testing.assert_close(exported(ids)[..., : len(tokenizer)], found, atol=1e-5, rtol=0)
     assert list((tmp_path / "runs" / run / "tensorboard").glob("events.out.*"))
-    assert quickstart(config, Silent()) == screen  # nothing is made twice
+    assert quickstart(config, Silent()).summary == screen  # nothing is made twice
+
+
+def test_ctrl_c_ends_the_quickstart_and_the_same_command_finishes_it(tmp_path):
+    class PressesCtrlC(Silent):
+        def progress(self, stage, done, total, detail="", seconds_left=None):
+            if stage == "train" and done == 5:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    config = compose(["recipe=quickstart", *SMALL, f"store.root='{tmp_path}'"]).config
+    stopped = quickstart(config, PressesCtrlC())
+    assert stopped.exit_code == 7 and "the same command resumes" in stopped.summary
+    assert not (tmp_path / "exports").exists()
+    finished = quickstart(config, Silent())
+    assert finished.exit_code == 0 and ": 30 steps" in finished.summary
 
 
 def test_the_same_story_works_on_s3_and_gives_the_same_losses(s3_store, root):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import typer
+
 from .options import ConfigDirs, Overrides, compose_overrides
 
 
@@ -21,5 +23,7 @@ def quickstart(overrides: Overrides = None, config_dir: ConfigDirs = None) -> No
     from .console import reporter
 
     with reporter() as console:
-        summary = pipeline(config, console)
-    print(summary)
+        done = pipeline(config, console)
+    print(done.summary)
+    if done.exit_code:
+        raise typer.Exit(done.exit_code)

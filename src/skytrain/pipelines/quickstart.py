@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from ..config import Config
+from ..config import INTERRUPTED, Config
 from ..evaluation import Sampling
 from ..report import loss_curve
 from ..runs import Reporter, read_metrics
@@ -18,12 +19,25 @@ from .train import train
 PROMPT = "Return the"
 
 
-def quickstart(config: Config, reporter: Reporter) -> str:
-    """Run the whole path; return a summary of what was made, where it is, and what to try next."""
+@dataclass(frozen=True)
+class Quickstarted:
+    """What the command prints last, and its exit code."""
+
+    summary: str
+    exit_code: int = 0
+
+
+def quickstart(config: Config, reporter: Reporter) -> Quickstarted:
+    """Run the whole path; summarize what was made, where it is, and what to try next.
+
+    An interrupted training run ends it: the same command resumes the run, and then evaluates and exports its model.
+    """
     reporter.note("1/5 prepare: text -> documents -> tokens")
     prepared = prepare(config, reporter)
     reporter.note("\n2/5 train")
     trained = train(config, reporter)
+    if trained.outcome == INTERRUPTED:
+        return Quickstarted(trained.summary(), trained.exit_code)
     reporter.note(loss_curve(read_metrics(open_store(config.store), trained.run)))
     reporter.note("\n3/5 evaluate")
     _, report = evaluate(config, LossRequest(trained.run), reporter)
@@ -35,7 +49,7 @@ def quickstart(config: Config, reporter: Reporter) -> str:
     folder = Path(config.store.root.removeprefix("file://")) / "exports" / f"{trained.run}-step{trained.step}"
     if not folder.exists():
         export(config, ExportRequest(trained.run, folder))
-    return f"""
+    return Quickstarted(f"""
 The whole pipeline works on this machine.
   tokens      {prepared.folder}: {prepared.train.tokens} to train on
   run         {trained.url}: {trained.step} steps
@@ -48,7 +62,7 @@ Try next:
   skytrain train recipe=quickstart trainer.steps=5000
   skytrain prepare data=text data.source.paths='my/*.txt' tokenizer=bpe-4k
   skytrain config show recipe=quickstart
-  tensorboard --logdir {trained.url.removeprefix("file://")}/tensorboard"""
+  tensorboard --logdir {trained.url.removeprefix("file://")}/tensorboard""")
 
 
 def _one_line(text: str, length: int = 100) -> str:
