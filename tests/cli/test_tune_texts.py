@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from skytrain.cli.tune import _answer_text
+from skytrain.cli.tune import _answer_text, run_command
 from skytrain.config import ConfigError, compose
 from skytrain.pipelines.tune import TunedSweep
 from skytrain.tuning import Answer, Conclusion, Problem, Rung, SweepMoney, priors_for, sweep_name
@@ -50,3 +50,9 @@ def test_the_final_run_is_limited_to_its_reserve_at_the_price_of_the_sweep():
 def test_a_name_that_cannot_be_part_of_runs_and_commands_is_refused_before_anything_is_measured(name):
     with pytest.raises(ConfigError, match=r"tune.name: .* cannot name a sweep"):
         sweep_name(compose([f"tune.name='{name}'"]).config)
+
+
+def test_a_sweep_of_weights_that_are_not_here_is_planned_for_a_machine_and_not_timed_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"tune\.instance: meta-llama/Llama-3\.1-8B is not here"):
+        run_command(["recipe=llama-3.1-8b-p4d", "budget.usd=3000"], dry_run=True)

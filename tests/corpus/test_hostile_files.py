@@ -37,6 +37,7 @@ def read(path: Path) -> list[int]:
         ("a.json", b"[" * 50_000, "cannot be read"),
         ("a.json.gz", gzip.compress(b"[1]")[:-9] + b"garbage!!", "cannot be read"),
     ],
+    ids=["packed", "large", "deep", "damaged"],  # not the data: gzip writes the time into it
 )
 def test_a_sample_that_unpacks_without_end_is_refused(
     name: str, data: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -142,6 +142,8 @@ def test_a_plan_that_leaves_most_of_the_budget_says_what_best_would_buy(tmp_path
     needed = replace(request, budget_usd=1.5 * planned.choice.estimate.usd_p90)
     assert rest_of_budget(words, [], needed, planned, composed.config) is None
     assert rest_of_budget(words, [], replace(request, budget_usd=None), planned, composed.config) is None
+    pretrained = replace(composed.config, model=replace(composed.config.model, weights="owner/pretrained"))
+    assert rest_of_budget(words, [], request, planned, pretrained) is None  # new weights are no substitute
 
 
 def test_where_a_recipe_stops_reading_is_no_limit_of_its_text(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ..config import exit_codes_text
+from ..config import ConfigError, exit_codes_text
 from .options import ConfigDirs, Overrides, compose_overrides
 from .output import tell
 
@@ -83,6 +83,12 @@ def run_command(overrides: Overrides = None, config_dir: ConfigDirs = None, dry_
     if dry_run:
         from ..tuning import plan_sweep
 
+        if composed.unread_weights is not None and composed.config.tune.instance is None:
+            raise ConfigError(
+                "tune.instance",
+                f"{composed.unread_weights} is not here, so no step of it can be timed on this machine",
+                hint="name the machine whose step times are predicted, such as tune.instance=p4d.24xlarge",
+            )
         with reporter() as console:
             schedule = plan_sweep(composed.config, console, _measure_steps)
         print(_schedule_text(schedule))
