@@ -9,9 +9,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import typer
+from typer.core import TyperCommand
 
 from skytrain.cli.data import task_ as write_task
-from skytrain.cli.evaluate import evaluate as command
+from skytrain.cli.evaluate import evaluate as evaluate_command
 from skytrain.config import MissingExtra, SkytrainError, compose
 from skytrain.evaluation.tasks.llmc import read_llmc
 from skytrain.pipelines.prepare import prepare
@@ -56,6 +58,10 @@ def metrics_of(root, run, prefix):
     for record in read_metrics(open_store(str(root)), run):
         found.update({(record["step"], name): value for name, value in record.items() if name.startswith(prefix)})
     return found
+
+
+def command(overrides, **options):
+    evaluate_command(typer.Context(TyperCommand("evaluate")), overrides, **options)
 
 
 def evaluate(root, capsys, *overrides, **options):

@@ -181,7 +181,7 @@ def test_a_machine_has_as_many_efa_devices_as_its_type_allows_and_one_ip_interfa
 
 
 def test_efa_in_public_subnets_is_refused_with_the_remedy(offers: dict[str, PlannedOffer]) -> None:
-    with pytest.raises(SkytrainError, match="nat = true"):
+    with pytest.raises(SkytrainError, match="nat_gateway = true"):
         network_interfaces(group_of(offers["two-p4d-efa"], cloud=account("public")))
     single = network_interfaces(group_of(offers["g5-xlarge-spot"], cloud=account("public")))
     assert [one["AssociatePublicIpAddress"] for one in single] == [True]

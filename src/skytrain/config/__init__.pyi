@@ -23,6 +23,7 @@ from .composition import (
     Composed as Composed,
     RecipeWeights as RecipeWeights,
     compose as compose,
+    unchecked_settings as unchecked_settings,
 )
 from .discovery import discover as discover, folders_with as folders_with
 from .environment import (

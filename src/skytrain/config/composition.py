@@ -181,6 +181,20 @@ def compose(
     )
 
 
+def unchecked_settings(overrides: Sequence[str], config_dirs: Sequence[str | Path] = ()) -> dict[str, Any]:
+    """Return the settings that overrides select, without checks: nothing that they name is read."""
+    parsed = parse_overrides(overrides)
+    tree, origins = _compose_files([one for one in parsed if one.key_or_group in GROUPS], config_dirs)
+    for override in parsed:
+        if override.key_or_group not in GROUPS:
+            _apply(tree, origins, override)
+    _rename(tree, origins)
+    _name_callbacks(tree)
+    values = OmegaConf.to_container(tree, resolve=False)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
 def _given(origins: Mapping[str, str]) -> frozenset[str]:
     ours = files(GROUPS_MODULE)
     return frozenset(

@@ -50,6 +50,11 @@ def is_amount(value: Any) -> bool:
     return is_number(value) and math.isfinite(value) and value >= 0
 
 
+def is_clock(value: Any) -> bool:
+    """Return whether the value is a reading of a clock, of which only differences count."""
+    return is_number(value) and math.isfinite(value)
+
+
 def is_mapping(value: Any) -> bool:
     return isinstance(value, dict)
 
@@ -72,7 +77,7 @@ def maybe(kind: Kind) -> Kind:
 
 def is_counts(value: Any) -> bool:
     """Return whether the value is what machines have cost so far, as `meter.Count` has it, by their keys."""
-    kinds = {"usd": is_amount, "seconds": is_amount, "boot": is_text, "boot_seconds": is_amount}
+    kinds = {"usd": is_amount, "seconds": is_amount, "boot": is_text, "boot_seconds": is_clock}
     return is_mapping(value) and all(
         is_mapping(count) and count.keys() == kinds.keys() and all(kind(count[name]) for name, kind in kinds.items())
         for count in value.values()

@@ -13,7 +13,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..config import Composed, Config, ConfigError, RecipeWeights, SkytrainError, check_words_of_file
+from ..config import (
+    Composed,
+    Config,
+    ConfigError,
+    RecipeWeights,
+    SkytrainError,
+    check_words_of_file,
+    unchecked_settings,
+)
 from ..models import compose_model
 from ..parallel import laid_out, problem_of
 from ..planning import (
@@ -239,7 +247,7 @@ def plan_words(file: Path | None, folders: Sequence[Path], typed: Sequence[str])
     if file is None:
         return []
     words = read_plan(file).words
-    values = compose_model([*words, *typed], folders, recipe_weights="skip").values
+    values = unchecked_settings([*words, *typed], folders)
     check_words_of_file(values, words, typed, f"the plan {file}", "whoever made this plan")
     return words
 
