@@ -30,6 +30,8 @@ EXPECTED = (
     ("RESOURCE_STAR", ""),  # these statements read, or are bound by tags; checkov judges each
     ("RESOURCE_MISMATCH", "ec2:RunInstances"),  # one statement for each kind of resource, as AWS itself shows it
     ("RESOURCE_MISMATCH", "ssm:GetParameter"),  # AWS's public parameters have no account
+    # iam:PermissionsBoundary, which AWS's own guide to permissions boundaries compares by StringEquals, too.
+    ("MISMATCHED_TYPE_BUT_USABLE", "StringEquals requires a value of type String but given Arn"),
     ("RESOURCE_MISMATCH", "s3:PutObject"),  # it does not know ${aws:PrincipalTag/...} in a resource
 )
 
