@@ -56,3 +56,10 @@ def test_a_sweep_of_weights_that_are_not_here_is_planned_for_a_machine_and_not_t
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"tune\.instance: meta-llama/Llama-3\.1-8B is not here"):
         run_command(["recipe=llama-3.1-8b-p4d", "budget.usd=3000"], dry_run=True)
+
+
+def test_a_dry_run_says_what_the_search_would_leave_of_its_dollars(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run_command(["recipe=tune-hw5", "budget.usd=40"], dry_run=True)
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("$26.86 would be left: ")

@@ -127,6 +127,11 @@ def _schedule_text(schedule: Schedule) -> str:
     lines.append(
         f"budget {_usd(schedule.budget_usd)}; step times {schedule.source}. Later trials depend on what earlier ones show."
     )
+    unspent = schedule.search_usd - total
+    if not schedule.axes and unspent >= min(rung.usd for rung in problem.rungs):
+        lines.append(
+            f"{_usd(unspent)} would be left: if trials go as published laws say, no further one is worth its money."
+        )
     if schedule.axes:
         turns = ", ".join(schedule.axes)
         lines.append(
