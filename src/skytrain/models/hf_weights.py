@@ -52,7 +52,7 @@ def to_hf(config: DecoderConfig, pair: WeightPair, values: Sequence[Tensor]) -> 
     if EXPERTS in pair.ours[0]:
         parts = [_packed(pair, parts)] if FAMILIES[config.family].packed_experts else list(parts[0].unbind())
     if len(parts) > len(pair.theirs):
-        parts = [torch.cat(parts)]
+        parts = [_joined(parts)]
     if _is_conv1d(config, pair):
         parts = [part.t() for part in parts]
     return {name: part.contiguous() for name, part in zip(pair.theirs, parts, strict=True)}
@@ -71,6 +71,15 @@ def from_hf(config: DecoderConfig, pair: WeightPair, tensors: Sequence[Tensor]) 
     elif len(parts) < len(pair.ours):
         parts = [part.clone() for part in parts[0].chunk(len(pair.ours))]  # each with its own storage
     return {name: _with_padding(config, name, part) for name, part in zip(pair.ours, parts, strict=True)}
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return parts as one tensor, one after another."""
+    if parts[
+        0
+    ].is_meta:  # torch.cat of shapes alone imports torch._dynamo, which takes longer than reading a small model
+        return parts[0].new_empty(sum(map(len, parts)), *parts[0].shape[1:])
+    return torch.cat(tuple(parts))
 
 
 def _packed(pair: WeightPair, parts: Sequence[Tensor]) -> Tensor:
