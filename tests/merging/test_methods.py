@@ -133,7 +133,7 @@ def test_values_that_are_not_finite_are_refused_by_the_name_of_their_tensor(name
     base, a, b = models(3, (4, 5))
     b[1, 2] = value
     method = MergeMethod(name, (0.5, 0.5))
-    with pytest.raises(SkytrainError, match=r"blocks\.0\.mlp of model 2 has 1 values that are NaN or infinite"):
+    with pytest.raises(SkytrainError, match=r"blocks\.0\.mlp of model 2 is NaN or infinite in 1 value:"):
         combine(method, "blocks.0.mlp", [a, b], base if method.needs_base else None)
 
 

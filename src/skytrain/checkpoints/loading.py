@@ -65,7 +65,7 @@ def _load_file(store: Store, path: Path, tokenizer: TokenizerConfig | None) -> L
     if opened.vocab_size != model.config.vocab_size:
         raise SkytrainError(
             f"{path} has a vocabulary of {model.config.vocab_size:,} tokens, tokenizer {opened.name} one of "
-            f"{opened.vocab_size:,}\n  choose the tokenizer that it was trained with, such as tokenizer=gpt2"
+            f"{opened.vocab_size:,}\n  choose the tokenizer that it was trained with: tokenizer=NAME"
         )
     return LoadedModel(model, opened, str(path), None)
 

@@ -21,7 +21,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from ..config import SkytrainError
+from ..config import SkytrainError, plural
 
 MethodName = Literal["average", "slerp", "task-arithmetic", "ties", "dare", "dare-ties"]
 OF_DIFFERENCES: tuple[MethodName, ...] = ("task-arithmetic", "ties", "dare", "dare-ties")  # these need a base
@@ -118,7 +118,7 @@ def _check_finite(name: str, tensors: Sequence[Tensor], base: Tensor | None, lab
         bad = int((~torch.isfinite(tensor)).sum())
         if bad:
             raise SkytrainError(
-                f"{name} of {label} has {bad:,} values that are NaN or infinite: such a model cannot be merged\n"
+                f"{name} of {label} is NaN or infinite in {plural(bad, 'value')}: such a model cannot be merged\n"
                 "  take a checkpoint from before it diverged"
             )
 

@@ -461,7 +461,7 @@ def describe_status(status: RunStatus) -> list[tuple[str, str]]:
         "cost": _cost_text(status),
         "checkpoint": _if_known(status.checkpoint_step, "step {}".format)
         + _if_known(status.checkpoint_age_seconds, lambda s: f", {format_seconds(max(s, 0.0))} ago"),
-        "attempts": f"{status.attempts}, of which {status.interruptions} were interrupted or failed",
+        "attempts": f"{status.attempts}; interrupted or failed: {status.interruptions}",
         "slowest rank": _if_known(status.slowest_rank, str)
         + _if_known(status.straggler_ratio, ", {:.2f} times the median".format),
     }
