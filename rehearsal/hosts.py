@@ -143,6 +143,7 @@ class Host:
             "host_name": f"ip-{self.facts.address.replace('.', '-')}",
             "subnets": ["10.0.0", "10.0.1"],
             "boot_id": str(uuid.uuid4()),
+            "efa_devices": self.facts.efa_devices,
             "user_data": user_data,
             "environment": dict(parts.environment),
             "events": events,

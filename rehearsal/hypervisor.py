@@ -141,9 +141,11 @@ class Hypervisor:
         group = found.autoscaling_group  # type: ignore[attr-defined]
         zone = found.placement.zone  # type: ignore[attr-defined]
         data = found.user_data  # type: ignore[attr-defined]
+        template = group.ec2_launch_template.latest_version().data
+        efa = sum("efa" in one.get("InterfaceType", "") for one in template.get("NetworkInterfaces", []))
         facts = InstanceFacts(
             found.id, found.instance_type, zone, found.private_ip_address, "spot", found.image_id,  # type: ignore[attr-defined]
-            datetime.fromtimestamp(began, UTC), {tag["Key"]: tag["Value"] for tag in group.tags},
+            datetime.fromtimestamp(began, UTC), {tag["Key"]: tag["Value"] for tag in group.tags}, efa,
         )  # fmt: skip
         host = Host(facts, data.decode(), self.network, self.parts)
         price = self.account.prices[facts.type, zone]

@@ -4,7 +4,8 @@ It stands in for cloud-init, systemd and shutdown, as far as Skytrain's boot scr
 standard library. It runs as PID 1 of the host's own namespaces, so that its end is the end of every process there.
 
 - The disk: /etc, /opt, /var, /usr/local and /usr/sbin are those of the real machine, and what is written to them is gone
-  with the host. /tmp and /run are empty, apart from this checkout. The firmware says "Amazon EC2".
+  with the host. /tmp and /run are empty, apart from this checkout. The firmware says "Amazon EC2", and
+  EFA devices that the launch template asks for are there to be counted: ranks speak over sockets.
 - `shutdown` and `systemctl` are scripts that write a line to /run/initctl, which this process reads.
 - The unit file is the boot script's own. A key that this process does not know is an error. Slice and Delegate are
   ignored: the host's own process namespace takes the place of the service's cgroup.
@@ -267,6 +268,12 @@ def prepare_disk(spec: dict[str, Any]) -> None:
     Path("/sys/class/dmi/id").mkdir(parents=True)
     Path("/sys/class/dmi/id/sys_vendor").write_text("Amazon EC2\n")
     Path("/sys/class/dmi/id/board_asset_tag").write_text(spec["instance"] + "\n")
+    for number in range(spec["efa_devices"]):
+        device = Path(f"/sys/class/infiniband/efa_{number}")
+        (device / "device").mkdir(parents=True)
+        (device / "device/vendor").write_text("0x1d0f\n")
+        (device / "ports/1").mkdir(parents=True)
+        (device / "ports/1/state").write_text("4: ACTIVE\n")
     if Path("/dev/console").exists():
         mount("--bind", "/dev/null", "/dev/console")
     subprocess.run(["hostname", spec["host_name"]], check=True)

@@ -40,6 +40,7 @@ class InstanceFacts:
     image: str
     launched_at: datetime
     tags: Mapping[str, str]
+    efa_devices: int = 0
 
 
 class MetadataService:

@@ -18,6 +18,7 @@ from .phases import replacement_phases
 from .pipeline import pipeline
 from .storms import STORMS, proven_by
 from .sweeps import sweep
+from .tutorial import tutorial
 from .world import RehearsalFailed, RehearsedRun, World
 
 Scenario = Callable[[World], None]
@@ -165,6 +166,7 @@ SCENARIOS: dict[str, Scenario] = {
     "interruptions": interruptions,
     "sweep": sweep,
     "pipeline": pipeline,
+    "tutorial": tutorial,
     **STORMS,
     **MONEY,
 }
