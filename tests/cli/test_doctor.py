@@ -30,6 +30,15 @@ def test_without_an_account_it_checks_this_machine_and_says_what_aws_needs(
     assert "credentials" not in said
 
 
+def test_a_model_to_be_continued_needs_only_its_shape(tmp_path: Path, no_aws: pytest.MonkeyPatch) -> None:
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = {"model_type": "llama", "vocab_size": 300, "max_position_embeddings": 2048, **shape}
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama/config.json").write_text(json.dumps(config))
+    code, said = doctor(tmp_path, no_aws, "model=hf-weights", "model.weights=llama")
+    assert (code, "✔ store" in said) == (0, True), said
+
+
 def test_an_account_without_credentials_ends_with_exit_11_and_a_line_that_helps(
     tmp_path: Path, no_aws: pytest.MonkeyPatch
 ) -> None:

@@ -109,11 +109,10 @@ def seconds_of(option: str, value: str) -> float:
 def compose_cloud(overrides: list[str] | None, config_dirs: list[Path] | None = None) -> Composed:
     """Compose the configuration of an AWS command: cloud=aws is added if `skytrain cloud init` has written it."""
     from ..aws import CLOUD_FILE
-    from ..config import compose
 
     settings = list(overrides or [])
     folders = config_dirs or []
     written = any((folder / CLOUD_FILE).is_file() for folder in [*folders, Path()])
     if written and not any(word.startswith("cloud=") for word in settings):
         settings.insert(0, "cloud=aws")
-    return compose(settings, folders)
+    return compose_overrides(settings, folders, recipe_weights="skip")
