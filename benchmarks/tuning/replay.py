@@ -3,6 +3,7 @@
     python benchmarks/tuning/replay.py > benchmarks/tuning/replay.log          # all groups, two minutes
     python benchmarks/tuning/replay.py dense --only ladder,grid --every 3      # a part of one
     python benchmarks/tuning/replay.py --table other.csv                       # a table that is not part of the project
+    python benchmarks/tuning/replay.py --worlds > benchmarks/tuning/worlds.log # made-up tables, see worlds.py
 
 - **Groups**: dense and mixture-of-experts models of Step Law's authors, eleven optimizers of the Marin project, and the
   grids of h200.py. Sources are in the first line of each table.
@@ -29,6 +30,7 @@ from pathlib import Path
 
 import numpy as np
 from table import KNOWN_GRIDS, NEW_GRIDS, Cell, fit_law, read_cells
+from worlds import WORLDS, world_cells
 
 from skytrain.tuning import (
     Answer,
@@ -41,7 +43,7 @@ from skytrain.tuning import (
     find_strategy,
     priors_for,
 )
-from skytrain.tuning.laws import priors_around
+from skytrain.tuning.laws import priors_around, width_free_priors
 
 HERE = Path(__file__).parent
 BUDGETS = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -120,6 +122,16 @@ def groups(every: int) -> list[Group]:
         Group("h200", ours, published, every),
         Group("h200-new", new, published, every),
     ]
+
+
+def made_up(draws: Sequence[int], every: int) -> list[Group]:
+    """Return the kinds of worlds.py around the published laws; the one without widths also with a recipe that says so."""
+    found = [
+        Group(world.name, [cell for draw in draws for cell in world_cells(world, draw)], published, every)
+        for world in WORLDS
+    ]
+    known = Group("width-free, known", found[0].cells, lambda cell: width_free_priors(cell.rung), every)
+    return [*found, known]
 
 
 def cases(group: Group) -> list[Case]:
@@ -253,13 +265,17 @@ def main() -> None:
     parser.add_argument("--only", default=f"{OURS},{','.join(SIMPLE)}", help="strategies, with commas")
     parser.add_argument("--every", type=int, default=1, help="play only every so many targets")
     parser.add_argument("--table", type=Path, help="a CSV of the same columns, around the published laws")
+    parser.add_argument("--worlds", action="store_true", help="the made-up tables of worlds.py")
+    parser.add_argument("--draws", default="1,2", help="of these, with commas; 0 is for changes of the ladder")
     arguments = parser.parse_args()
     began = time.monotonic()
     print("Regret at the target in thousandths of a nat, answers at the nearest rate of the table")
     if arguments.table is not None:
         chosen = [Group(arguments.table.stem, read_cells(arguments.table), published, arguments.every)]
     else:
-        chosen = [one for one in groups(arguments.every) if not arguments.groups or one.name in arguments.groups]
+        draws = [int(one) for one in arguments.draws.split(",")]
+        every = made_up(draws, arguments.every) if arguments.worlds else groups(arguments.every)
+        chosen = [one for one in every if not arguments.groups or one.name in arguments.groups]
     for group in chosen:
         report(group, arguments.only.split(","))
     print(f"\n{time.monotonic() - began:.0f} s")

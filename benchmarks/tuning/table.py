@@ -93,11 +93,12 @@ def read_cells(path: Path) -> list[Cell]:
         name = f"{family}-{size / 1e6:.4g}M-{tokens / 1e9:.4g}B-{batch // 1024}k"
         # a dollar buys 6e18 FLOPs
         about = Rung(name=name, parameters=size, tokens=tokens, batch_tokens=batch, usd=size * tokens / 1e18)
-        cells.append(_cell(family, about, losses))
+        cells.append(cell_of(family, about, losses))
     return cells
 
 
-def _cell(family: str, about: Rung, losses: dict[float, float]) -> Cell:
+def cell_of(family: str, about: Rung, losses: dict[float, float]) -> Cell:
+    """Return a cell from the losses of its rates; `about` is its rung, without these."""
     rates = sorted(losses)
     return Cell(family, replace(about, rates=tuple(rates)), np.array(rates), np.array([losses[one] for one in rates]))
 
@@ -120,7 +121,7 @@ def _read_grid(found: dict[str, Any]) -> list[Cell]:
         if len(losses) >= LEAST_RATES:
             rung = replace(shapes[name].rung(float(np.mean(seconds[name]))), name=f"{found['target']}-{name}")
             means = {rate: float(np.mean(each)) for rate, each in losses.items()}
-            cells.append(_cell(found["target"], rung, means))
+            cells.append(cell_of(found["target"], rung, means))
     return cells
 
 
