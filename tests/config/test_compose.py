@@ -178,6 +178,10 @@ def test_a_users_file_that_is_no_yaml_is_named_with_its_line(tmp_path):
         (["trainer.batch_tokens=1000"], ["1000", "8192", "try trainer.batch_tokens=8192"]),
         (["trainer.tokens=1B", "trainer.steps=5"], ["trainer.steps", "both", "leave one of them out"]),
         (["trainer.steps=null"], ["trainer.steps", "neither", "add trainer.steps=N or trainer.tokens=N"]),
+        (
+            ["trainer.steps=20", "lr_schedule.warmup_steps=21"],
+            ["21 is more", "20 steps", "lr_schedule.warmup_steps=2,"],
+        ),
         (["trainer.checkpoint_every=10x"], ["trainer.checkpoint_every", "10x", "unit"]),
         (["trainer=1"], ["trainer=1"]),
         (["model=3"], ["model=3"]),

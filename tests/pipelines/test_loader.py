@@ -84,7 +84,7 @@ def test_llmc_files_train_as_the_shards_they_are(root: Path) -> None:
 def test_a_split_that_the_files_do_not_have_is_named(root: Path) -> None:
     shard = next(root.glob("tokens/*/*/*/train/shard-00000.bin"))
     files = ["loader=files", f"loader.files.train={shard.parent}/*.bin", "trainer.validate_every=null"]
-    train(tiny_config(root, "run=files", *files, "trainer.steps=2"), Silent())
+    train(tiny_config(root, "run=files", *files, "trainer.steps=3"), Silent())
     with pytest.raises(SkytrainError, match=r"loader\.files names no validation files"):
         evaluate(tiny_config(root), LossRequest("files"), Silent())
 

@@ -14,9 +14,9 @@ from tests.support.tiny import tiny_config
 
 
 def test_synthetic_tokens_are_made_where_they_are_missing(tmp_path: Path) -> None:
-    config = tiny_config(tmp_path / "store", "run=at-once", "trainer.steps=2")
+    config = tiny_config(tmp_path / "store", "run=at-once", "trainer.steps=3")
     store = open_store(config.store)
     with pytest.raises(NotPrepared):
         find_training_data(store, config)
-    assert train(config, Silent()).step == 2
+    assert train(config, Silent()).step == 3
     assert find_training_data(store, config).train.tokens

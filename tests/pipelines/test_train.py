@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from skytrain.checkpoints import committed_steps, load_model
-from skytrain.config import SkytrainError
+from skytrain.config import SkytrainError, compose
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent, load_run, read_metrics
 from skytrain.storage import open_store
 from skytrain.targets import status
 from skytrain.training import with_size
-from tests.support.tiny import tiny_config
+from tests.support.tiny import TINY, tiny_config
 
 pytestmark = pytest.mark.usefixtures("default_signals")
 
@@ -70,10 +70,11 @@ class Tables(Silent):
         self.rows.update(rows)
 
 
-def test_a_run_shorter_than_its_warmup_trains_and_says_what_became_of_it(root):
+def test_a_run_shorter_than_the_warmup_of_its_recipe_trains_and_says_what_became_of_it(root):
     tables = Tables()
-    options = ("run=short", "trainer.steps=2", "lr_schedule.warmup_steps=100", "trainer.validate_every=null")
-    assert train(tiny_config(root, *options), tables).outcome == "done"
+    words = [word for word in TINY if not word.startswith("lr_schedule.")]
+    options = ("run=short", "trainer.steps=2", "trainer.validate_every=null", f"store.root='{root}'")
+    assert train(compose([*words, *options]).config, tables).outcome == "done"
     assert tables.rows["warm-up"] == "1 step: lr_schedule.warmup_steps=100 is more than the run's 2"
 
 
@@ -246,9 +247,6 @@ def test_a_custom_model_trains_through_its_contract(root, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     config = tiny_config(root).data  # the data set stays; only the model changes
     assert config.name == "synthetic"
-    from skytrain.config import compose
-    from tests.support.tiny import TINY
-
     mine = [option for option in TINY if not option.startswith("model")]
     custom = [
         "model=custom",

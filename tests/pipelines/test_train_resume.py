@@ -671,11 +671,11 @@ def test_a_run_that_failed_before_its_first_step_can_be_started_with_other_setti
         patch.setattr("skytrain.pipelines.train.fit", _fails)
         with pytest.raises(RuntimeError, match="no memory"):
             train(tiny_config(tmp_path, "run=named"), Silent())
-    done = train(tiny_config(tmp_path, "run=named", "seed=5", "optimizer.lr=1e-3", "trainer.steps=2"), Silent())
+    done = train(tiny_config(tmp_path, "run=named", "seed=5", "optimizer.lr=1e-3", "trainer.steps=3"), Silent())
     record = load_run(open_store(str(tmp_path)), "named")
     assert done.run == "named" and record.seed == 5 and record.config["optimizer"]["lr"] == 1e-3
     with pytest.raises(SkytrainError, match="was started with other settings"):
-        train(tiny_config(tmp_path, "run=named", "seed=6", "trainer.steps=2"), Silent())
+        train(tiny_config(tmp_path, "run=named", "seed=6", "trainer.steps=3"), Silent())
 
 
 def _fails(*_: object, **__: object) -> None:

@@ -36,7 +36,7 @@ CUSTOM = {"family": "custom", "name": "x", "target": "attack.Model", "args": {},
 @pytest.fixture(scope="module")
 def trained(prepared_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = Path(shutil.copytree(prepared_root, tmp_path_factory.mktemp("trained") / "store"))
-    train(tiny_config(root, "run=mine", "trainer.steps=2"), Silent())
+    train(tiny_config(root, "run=mine", "trainer.steps=3"), Silent())
     return root
 
 

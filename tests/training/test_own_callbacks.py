@@ -21,7 +21,7 @@ from tests.support.tiny import tiny_config
 from tests.support.waiting import wait_until
 
 SEEN: list[Any] = []
-STEPS = ("trainer.steps=2", "trainer.validate_every=2")
+STEPS = ("trainer.steps=2", "lr_schedule.warmup_steps=1", "trainer.validate_every=2")
 
 
 class Counting(pl.Callback):

@@ -27,7 +27,9 @@ SMALL_BYTES = 32 * 1024  # random states, and a few numbers for each tensor
 @pytest.mark.parametrize("case", CASES)
 def test_a_plan_counts_the_bytes_that_a_checkpoint_has(case, tmp_path):
     words = [*CASES[case], *(CUSTOM if case == "custom" else [])]
-    config = tiny_config(tmp_path, "run=saved", "trainer.steps=1", "trainer.validate_every=null", *words)
+    config = tiny_config(
+        tmp_path, "run=saved", "trainer.steps=1", "lr_schedule.warmup_steps=1", "trainer.validate_every=null", *words
+    )
     prepare(config, Silent())
     train(config, Silent())
     store = open_store(config.store)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from .batches import batch_sizes
+from .batches import batch_sizes, total_steps
 from .capabilities import COMBINATION_RULES, Setup, check_setup
 from .errors import ConfigError, nearest
 from .mesh import assumed_mesh, check_degrees
@@ -14,6 +14,7 @@ from .schema import Config, DecoderConfig, ExpertsConfig, LatentConfig, has_laye
 EXPERT_MULTIPLE = (
     8  # of the sizes of experts' matrices: rows of grouped products begin at multiples of 16 bytes, in bf16 too
 )
+COMMAND_LINE = "command line"  # the origin of settings that were typed
 LOGGERS = ("tensorboard", "wandb", "cloudwatch")  # by name; any other is a class
 
 
@@ -33,6 +34,7 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
     check_setup(Setup(config, assumed_mesh(config.parallel)), COMBINATION_RULES, origins)
     _check_sizes(config, fail)
     _check_length_of_run(config, fail)
+    _check_warmup(config, origins, fail)
     for logger in config.trainer.loggers:
         if logger not in LOGGERS and "." not in logger:
             guess = nearest(logger, LOGGERS)
@@ -120,6 +122,18 @@ def _check_length_of_run(config: Config, fail: Fail) -> None:
             if key == "trainer.batch_tokens"
             else f"{trainer.tokens} is less than the first step of {key}, which has {first}",
             f"try trainer.tokens={first} or a smaller {key}",
+        )
+
+
+def _check_warmup(config: Config, origins: Mapping[str, str], fail: Fail) -> None:
+    """Refuse a warm-up that was typed and is longer than the run; a recipe's is shortened for a short run."""
+    warmup = config.lr_schedule.warmup_steps
+    steps = total_steps(config)
+    if warmup > steps and origins.get("lr_schedule.warmup_steps") == COMMAND_LINE:
+        raise fail(
+            "lr_schedule.warmup_steps",
+            f"{warmup} is more than the run's {steps} steps: it would end before its learning rate is reached",
+            f"try lr_schedule.warmup_steps={max(1, steps // 10)}, or leave it out: a recipe's is shortened for a short run",
         )
 
 

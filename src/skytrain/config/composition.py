@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
-from .checks import check
+from .checks import COMMAND_LINE, check
 from .errors import ConfigError, SkytrainError, nearest
 from .group_files import GROUPS_MODULE, choices_with, with_left_out
 from .other_tools import advice, meant_value
@@ -58,7 +58,6 @@ OWN_SOURCES = "skytrain."  # built-in sources list all their keys in their files
 OPTIONAL_SOURCE_KEYS = ("data.source.validation_paths", "data.source.validation_files")
 RECIPE = "recipe/"
 VARIANTS = ("optimizer", "lr_schedule")  # groups whose choices have different settings
-COMMAND_LINE = "command line"
 MOST_SHOWN = 6
 UNREAD = "unread"  # the id of a tokenizer whose files were not read
 ALTERNATIVES = {

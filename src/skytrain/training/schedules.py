@@ -10,7 +10,7 @@ SHORTENED_WARMUP = 0.1  # fraction of the run, where the configured warm-up is l
 
 
 def warmup_steps(schedule: LRScheduleConfig, total_steps: int) -> int:
-    """Return the steps of warm-up: as configured, or a tenth of a run that is shorter than its warm-up."""
+    """Return the steps of warm-up: as configured, or a tenth of a run that is shorter than its recipe's warm-up."""
     if schedule.warmup_steps <= total_steps:
         return schedule.warmup_steps
     return max(1, round(SHORTENED_WARMUP * total_steps))
