@@ -262,18 +262,19 @@ def second_runs() -> list[Run]:
 
 def software(name: str, fitted: dict[str, float]) -> Software:
     base, _, extra = name.partition("+")
-    gemm = fitted["float8"] if base == "torch-compile-fp8" else _of_class("gemm", base, fitted)
+    fp8 = {"torch-compile-fp8": "float8", "megatron-fp8": "gemm-megatron-fp8"}.get(base)
     hidden = 0.0
     if extra == "async-tp" or base in ("megatron-fp8", "megatron-bf16"):
         hidden = fitted["hidden-async" if extra else "hidden-megatron"]
     return Software(
         name,
-        gemm,
+        1.0 if fp8 else _of_class("gemm", base, fitted),
         _of_class("traffic", base, fitted),
         host_seconds=0.0,
         tensor_hidden=min(1.0, hidden),
         attention=_of_class("attention", base, fitted),
         straggling=fitted["straggling"],
+        blocks=fitted[fp8] if fp8 else 1.0,  # neither Transformer Engine's nor torchao's users have the head in fp8
     )
 
 

@@ -26,7 +26,7 @@ BANDWIDTH = 0.85  # of the datasheet's memory rate, reached by streaming kernels
 # Tail time of a matrix product per element of its inner dimension: the last tiles leave half of the SMs idle.
 # Half of the time that one of Hopper's 132 SMs needs for a tile of 128 x 256; assumed to be the same elsewhere.
 TAIL_SECONDS = 6.7e-9
-FP8_SPEED = 1.53  # of products in fp8 relative to bf16, rounding included; fitted on published runs (published.log)
+FP8_SPEED = 1.58  # of products in fp8 relative to bf16, rounding included; fitted on published runs (published.log)
 FP32_FRACTION = 0.8  # of the float32 peak, reached by products without tensor cores
 OVERLAP = 0.8  # of the computing time, the part that can cover communication; the first and last block cannot
 BACKWARD = 2 / 3  # share of a micro-batch's time
@@ -52,7 +52,7 @@ class Software:
     """The efficiency of an implementation on given hardware."""
 
     name: str
-    gemm: float  # speed of large matrix products relative to what the GPU sustains in bfloat16; above 1 for fp8
+    gemm: float  # speed of large matrix products relative to what the GPU sustains in bfloat16
     traffic: float  # bytes moved outside products, per byte kept for the backward pass
     host_seconds: float  # to launch a step's kernels, by layer; the GPU waits where this is longer than its work
     tensor_hidden: float = (
@@ -60,6 +60,7 @@ class Software:
     )
     attention: float = 1.0  # speed of its attention kernel relative to what the GPU's generation is listed with
     straggling: float = STRAGGLING
+    blocks: float = 1.0  # speed of the blocks' products relative to the head's: above 1 for fp8, in which no head is
 
 
 # Traffic: compiled, fitted on published runs (benchmarks/planning/published.log); eager and fused, on steps of our own on an H200
@@ -132,7 +133,7 @@ def step_time(job: TrainingJob, mesh: Mesh, node: Node, software: Software | Non
     block = _products(model, tokens, mesh.tensor, narrow_bytes(job.precision))
     head_again = 1.0 if job.loss_chunk_tokens is None else 4 / 3
     share = 1 / mesh.pipeline  # the head's stage works longer, but stages are balanced by cost
-    products = layers * again * block.seconds(product_rate * (FP8_SPEED if job.fp8 else 1.0), memory)
+    products = layers * again * block.seconds(product_rate * software.blocks * (FP8_SPEED if job.fp8 else 1.0), memory)
     if mesh.expert > 1:  # all wait for the rank whose experts have most rows
         products *= 1 + (imbalance(mesh) - 1) * _expert_share(model)
     products += share * head_again * _head(model, tokens, mesh.tensor).seconds(product_rate, memory)
