@@ -1,5 +1,6 @@
 """The one table of what can be combined."""
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 from skytrain.config import ConfigError, Device, Mesh, Setup, check_job, compose, resolve_mesh
 from skytrain.config.capabilities import RULES, broken_rule, capability_table
 from skytrain.config.mesh import assumed_mesh
+from skytrain.models import check_mesh, compose_model
 from skytrain.parallel import problem_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "parallelism.md"
@@ -129,3 +131,34 @@ def test_processes_that_cannot_form_the_mesh_are_refused_without_torch():
     assert done.returncode == 2
     assert "model.heads, which is 4, does not divide among 3 ranks" in done.stderr and "possible here" in done.stderr
     check_job(compose(["parallel=auto"]).config, 3)  # chosen by the processes themselves
+
+
+@pytest.mark.parametrize(
+    ("settings", "mesh", "problem"),
+    [
+        ({"model_type": "gpt2", "n_head": 4}, "parallel=tp", "no plan that divides the layers"),
+        ({"model_type": "llama", "num_attention_heads": 6}, "parallel.tensor=4", "6 attention heads"),
+        ({"model_type": "llama", "num_attention_heads": 6}, "parallel.tensor=2", None),
+        ({"model_type": "gpt2", "n_head": 4}, "parallel=fsdp", None),
+    ],
+)
+def test_a_mesh_that_a_model_of_transformers_cannot_have_is_refused_when_settings_are_composed(
+    tmp_path, settings, mesh, problem
+):
+    (tmp_path / "config.json").write_text(json.dumps({**settings, "vocab_size": 50304}))
+    words = ["model=hf", f"model.name={tmp_path}", "model.weights=random", mesh]
+    if problem is None:
+        compose_model(words)
+        return
+    with pytest.raises(ConfigError, match=problem) as refused:
+        compose_model(words)
+    assert refused.value.key == "parallel.tensor" and "parallel=fsdp" in str(refused.value)
+
+
+def test_a_degree_that_follows_from_the_processes_is_checked_before_they_start(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "num_attention_heads": 6}))
+    words = ["model=hf", f"model.name={tmp_path}", "model.weights=random", "parallel=tp"]
+    config = compose_model(words).config
+    check_mesh(config, 2)
+    with pytest.raises(ConfigError, match="6 attention heads"):
+        check_mesh(config, 4)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config import HFModelConfig, MissingExtra, SkytrainError, is_worker, naming_extras, torchrun_restarts
+from ..config import MissingExtra, SkytrainError, is_worker, naming_extras, torchrun_restarts
 from .options import ConfigDirs, Overrides, compose_overrides
 
 if TYPE_CHECKING:
@@ -116,13 +116,10 @@ def train(
         return
     from ..aws import take_secrets
     from ..jobs import JoinedGeneration, ProcessLayout, choose_processes, supervise
-    from ..models import check_hf_mesh
     from .console import reporter
 
     check_installed()
     check_loggers(config)
-    if isinstance(config.model, HFModelConfig):
-        check_hf_mesh(config.model, config.parallel.tensor)
     take_secrets(config)
     arguments = [*(overrides or []), *worker_options(config_dir or [], start, allow_changes)]
     joined = JoinedGeneration.from_environment()
@@ -147,8 +144,8 @@ def worker_options(config_dirs: list[Path], start: Start, allow_changes: bool) -
 
 def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
     """Run one worker. A deliberate stop exits with 0, because torchrun takes any other code for a crash."""
-    from ..config import check_job
     from ..jobs import Ranks, Supervision
+    from ..models import check_mesh
     from .console import reporter
 
     supervision = Supervision.from_environment()
@@ -156,7 +153,7 @@ def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
     _back_off()
     try:
         if ranks.first:  # only rank 0: if another rank failed first, torchrun would kill rank 0 before it prints
-            check_job(composed.config, ranks.world_size, ranks.nodes)
+            check_mesh(composed.config, ranks.world_size, ranks.nodes)
         with naming_extras(), reporter() as console:
             from ..pipelines.train import train as pipeline  # loads torch, which takes seconds
 

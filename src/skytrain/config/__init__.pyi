@@ -7,7 +7,10 @@ from .batches import (
     total_tokens as total_tokens,
 )
 from .capabilities import (
+    COMBINATION_RULES as COMBINATION_RULES,
+    MODEL_SIZE_RULES as MODEL_SIZE_RULES,
     Device as Device,
+    HFShape as HFShape,
     Setup as Setup,
     check_setup as check_setup,
     fused_mesh_problem as fused_mesh_problem,
@@ -87,6 +90,7 @@ from .mesh import (
     DIMENSIONS as DIMENSIONS,
     INTERLEAVED as INTERLEAVED,
     Mesh as Mesh,
+    assumed_mesh as assumed_mesh,
     make_mesh as make_mesh,
     most_stages as most_stages,
     resolve_degrees as resolve_degrees,

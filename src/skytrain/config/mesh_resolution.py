@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from .capabilities import COMBINATION_RULES, MODEL_SIZE_RULES, Device, Setup, broken_rule
+from .capabilities import COMBINATION_RULES, MODEL_SIZE_RULES, Device, HFShape, Setup, broken_rule
 from .errors import ConfigError
 from .mesh import DEEPSPEED, DIMENSIONS, Mesh, make_mesh, resolve_degrees
 from .schema import Config
@@ -13,7 +13,9 @@ from .schema import Config
 SHOWN = 3  # number of meshes suggested in place of one that does not fit
 
 
-def resolve_mesh(config: Config, world_size: int, nodes: int = 1, device: Device | None = None) -> Mesh:
+def resolve_mesh(
+    config: Config, world_size: int, nodes: int = 1, device: Device | None = None, hf: HFShape | None = None
+) -> Mesh:
     """Return the mesh that `parallel` requests on `world_size` processes. Raises ConfigError if it is impossible."""
     if config.parallel.name == "auto":
         raise ConfigError(
@@ -22,19 +24,19 @@ def resolve_mesh(config: Config, world_size: int, nodes: int = 1, device: Device
             hint="name a mesh here, such as single",
         )
     mesh = make_mesh(config.parallel, resolve_degrees(config.parallel, world_size, nodes))
-    broken = broken_rule(Setup(config, mesh, world_size, device))
+    broken = broken_rule(Setup(config, mesh, world_size, device=device, hf=hf))
     if broken is None:
         return mesh
     rule, problem = broken
     if rule in COMBINATION_RULES:
         raise ConfigError(rule.key, problem, hint=rule.fix)
-    raise ConfigError(rule.key, problem, hint=f"{rule.fix}\n  {_offer(config, mesh, world_size)}")
+    raise ConfigError(rule.key, problem, hint=f"{rule.fix}\n  {_offer(config, mesh, world_size, hf)}")
 
 
-def check_job(config: Config, world_size: int, nodes: int = 1) -> None:
+def check_job(config: Config, world_size: int, nodes: int = 1, hf: HFShape | None = None) -> None:
     """Raise ConfigError if `world_size` processes cannot form the mesh. Needs neither running workers nor torch."""
     if config.parallel.name != "auto":  # the workers choose the mesh for `auto`
-        resolve_mesh(config, world_size, nodes)
+        resolve_mesh(config, world_size, nodes, hf=hf)
 
 
 def mesh_problem(config: Config, world_size: int) -> str | None:
@@ -97,9 +99,10 @@ def advice(mesh: Mesh, ranks_per_node: int) -> list[str]:
     return []
 
 
-def _offer(config: Config, wanted: Mesh, world_size: int) -> str:
+def _offer(config: Config, wanted: Mesh, world_size: int, hf: HFShape | None) -> str:
     """Return the valid meshes nearest to the requested one, as overrides to paste."""
-    fitting = [mesh for mesh in _meshes(config, world_size) if broken_rule(Setup(config, mesh, world_size)) is None]
+    setups = (Setup(config, mesh, world_size, hf=hf) for mesh in _meshes(config, world_size))
+    fitting = [setup.mesh for setup in setups if broken_rule(setup) is None]
     if not fitting:
         return f"no mesh of {world_size} processes fits this model and batch"
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..aws import Ec2Instance, Metadata, find_metadata, read_secrets
-from ..config import BudgetConfig, Config, SkytrainError, check_job
+from ..config import BudgetConfig, Config, SkytrainError
+from ..models import check_mesh
 from ..planning import Budget, Spending
 from ..runs import Meter, attempt_numbers, machine_price, read_fence, read_stop, recorded_usd, stop_asked, this_machine
 from ..storage import Store, open_store
@@ -55,7 +56,7 @@ def run_node(
 ) -> int:
     """Take part in a run on this machine until it is over, and return the exit code."""
     if request.job == "train":
-        check_job(config, request.processes * request.nodes, request.nodes)
+        check_mesh(config, request.processes * request.nodes, request.nodes)
     metadata = find_metadata()
     try:
         instance = metadata.instance() if metadata is not None else None

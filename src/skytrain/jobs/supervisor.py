@@ -27,12 +27,12 @@ from ..config import (
     Config,
     SkytrainError,
     StoreConfig,
-    check_job,
     child_environment,
     format_seconds,
     uses_process_group,
     visible_gpus,
 )
+from ..models import check_mesh
 from ..runs import Cause, CommandMeter, Sync, last_metrics, read_outcome, run_name, stop_asked, write_outcome
 from ..storage import open_store
 from .early_signals import handled_signals
@@ -95,7 +95,7 @@ def count_gpus() -> int:
 
 def supervise(config: Config, arguments: Sequence[str], layout: ProcessLayout, tell: Callable[[str], None]) -> int:
     """Run `skytrain train ARGUMENTS` on this machine's processes until the job ends, and return the exit code."""
-    check_job(config, layout.processes * layout.nodes, layout.nodes)
+    check_mesh(config, layout.processes * layout.nodes, layout.nodes)
     command = ["-m", "skytrain", "train", *arguments]
     max_restarts = config.trainer.max_restarts if layout.generation is None else 0
     if layout.nodes > 1:

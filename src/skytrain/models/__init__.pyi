@@ -1,6 +1,6 @@
 from .agreement import (
     adopt_model as adopt_model,
-    check_hf_mesh as check_hf_mesh,
+    check_mesh as check_mesh,
     check_model as check_model,
     read_hf_decoder as read_hf_decoder,
 )

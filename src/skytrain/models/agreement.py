@@ -12,7 +12,23 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config import AdoptedSettings, ConfigError, DecoderConfig, HFModelConfig, ModelConfig, SkytrainError, has_layers
+from ..config import (
+    COMBINATION_RULES,
+    MODEL_SIZE_RULES,
+    AdoptedSettings,
+    Config,
+    ConfigError,
+    DecoderConfig,
+    HFModelConfig,
+    HFShape,
+    ModelConfig,
+    Setup,
+    SkytrainError,
+    assumed_mesh,
+    check_job,
+    check_setup,
+    has_layers,
+)
 from ..tokens import has_tokenizer_files
 from .families import UnsupportedArchitecture
 from .hf_form import explicit, read_hf_config
@@ -20,6 +36,15 @@ from .safetensors_header import has_weights, read_headers
 from .sources import CONFIG, find_description, is_pretrained
 
 UNLIMITED_LENGTH = 1 << 20  # where config.json names no longest sequence (state-space models)
+
+# transformers' words for how a layer is divided, and ours (parallel/tensor.py).
+TENSOR_STYLES = {
+    "colwise": "columns",
+    "rowwise": "rows whole",
+    "colwise_gather_output": "columns whole",
+    "embedding_rowwise": "vocabulary",
+    "replicated_with_grad_allreduce": "heads",  # norms of queries and keys
+}
 
 NOT_COMPARED = {
     "name": "a label",
@@ -136,28 +161,55 @@ def check_model(config: ModelConfig, start: str | None = None, *, shape_suffices
     return None
 
 
-def check_hf_mesh(model: HFModelConfig, tensor_ranks: int) -> None:
-    """Raise ConfigError if a model of transformers does not divide among so many ranks; only its config.json is read."""
-    if tensor_ranks > 1:
-        settings = json.loads((find_description(model.name) / CONFIG).read_text(encoding="utf-8"))
-        check_hf_degree(model.name, settings, tensor_ranks)
+def check_mesh(config: Config, processes: int | None = None, nodes: int = 1) -> None:
+    """Raise ConfigError if so many processes cannot form the mesh, or if no number of them can.
+
+    Of a model of transformers that tensor parallelism divides, config.json is read, here and nowhere before: a name of
+    the hub costs a request.
+    """
+    hf = None
+    assumed = assumed_mesh(config.parallel)
+    if isinstance(config.model, HFModelConfig) and assumed.tensor > 1:
+        hf = read_hf_shape(config.model)
+    if processes is not None:
+        check_job(config, processes, nodes, hf)
+    elif hf is not None:
+        rules = COMBINATION_RULES if config.parallel.tensor == -1 else (*COMBINATION_RULES, *MODEL_SIZE_RULES)
+        check_setup(Setup(config, assumed, hf=hf), rules)
 
 
-def check_hf_degree(name: str, settings: Mapping[str, Any], degree: int) -> None:
-    """Raise ConfigError if heads or MLP of a transformers configuration do not divide evenly among `degree` ranks."""
+def read_hf_shape(model: HFModelConfig) -> HFShape:
+    """Return what meshes depend on in a model of transformers."""
+    whole, _ = _read_config(model.name)
+    settings = {**whole, **whole.get("text_config", {})}
+    return HFShape(model.name, hf_sizes(settings), _has_tensor_plan(settings))
+
+
+def hf_sizes(settings: Mapping[str, Any]) -> dict[str, int]:
+    """Return what tensor-parallel ranks divide, by the names of messages, as far as a configuration has it."""
     heads = settings.get("num_attention_heads")
     counts = {
         "attention heads": heads,
         "key-value heads": settings.get("num_key_value_heads") or heads,
         "columns of the MLP": settings.get("intermediate_size"),
     }
-    for what, count in counts.items():
-        if isinstance(count, int) and count % degree:
-            raise ConfigError(
-                "parallel.tensor",
-                f"the {count} {what} of {name} do not divide among {degree} ranks",
-                hint="choose a divisor, or parallel=fsdp, which divides any model",
-            )
+    return {what: count for what, count in counts.items() if isinstance(count, int)}
+
+
+def _has_tensor_plan(settings: Mapping[str, Any]) -> bool | None:
+    """Return whether transformers says how the layers are divided, in words that we have; None if it is not installed.
+
+    Code that comes with the weights may say so too, and is not run here.
+    """
+    try:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    except ImportError:
+        return None
+    kind = str(settings.get("model_type"))
+    if settings.get("auto_map") or kind not in CONFIG_MAPPING:
+        return None
+    plan = CONFIG_MAPPING[kind].base_model_tp_plan or {}
+    return bool(plan) and set(plan.values()) <= set(TENSOR_STYLES)
 
 
 def check_agreement(config: DecoderConfig, found: DecoderConfig, source: str) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import AdoptedSettings, Composed, RecipeWeights, compose
+from ..config import AdoptedSettings, Composed, ConfigError, RecipeWeights, SkytrainError, compose
 from ..storage import locate_model
 from ..tokens import read_tokenizer_settings
-from .agreement import adopt_model, check_model
+from .agreement import adopt_model, check_mesh, check_model
 from .sources import is_pretrained
 
 log = logging.getLogger(__name__)
@@ -55,4 +55,10 @@ def compose_model(
                 "To train, it must have model.safetensors and the files of its tokenizer, too",
                 bare,
             )
+    try:
+        check_mesh(composed.config)
+    except ConfigError:
+        raise
+    except SkytrainError:
+        pass  # the config.json of model=hf is not here: who trains reads it, and says why
     return composed

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..config import ConfigError, HFModelConfig, MissingExtra
 from ..planning import training_flops_per_token
-from .agreement import check_hf_degree
+from .agreement import TENSOR_STYLES
 from .documents import document_positions
 from .loss import LossSettings, head_loss, matmul_parameters, token_loss
 from .recompute import Recompute
@@ -23,14 +23,6 @@ SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 # Names that architectures use for the number of experts, and for the number of experts active per token.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ACTIVE_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k")
-# transformers' words for how a layer is divided, and ours (parallel/tensor.py).
-TENSOR_STYLES = {
-    "colwise": "columns",
-    "rowwise": "rows whole",
-    "colwise_gather_output": "columns whole",
-    "embedding_rowwise": "vocabulary",
-    "replicated_with_grad_allreduce": "heads",  # norms of queries and keys
-}
 CHECKED_TOKENS = 3  # tokens per document in the trial batches of the checks below
 
 
@@ -141,12 +133,6 @@ class HFCausalLM(nn.Module):
         theirs: dict[str, str] = getattr(self.model, "tp_plan", None) or {}
         known = set(theirs.values()) <= set(TENSOR_STYLES)
         return {f"model.{name}": TENSOR_STYLES[word] for name, word in theirs.items()} if theirs and known else None
-
-    def check_tensor_degree(self, degree: int) -> None:
-        """Raise ConfigError if heads or MLP do not divide evenly among `degree` ranks."""
-        theirs: Any = self.model.config
-        names = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
-        check_hf_degree(self.config.name, {name: getattr(theirs, name, None) for name in names}, degree)
 
     def flops_per_token(self, sequence_length: int) -> int:
         """Return the training FLOPs per token, counting only the experts that are active for a token.

@@ -72,7 +72,6 @@ def parallelize(
     weights around all of that, outside the compiled code.
     """
     plan = getattr(model, "tensor_plan", None)
-    check_degree = getattr(model, "check_tensor_degree", None)
     pipelined = mesh["pipeline"].size() > 1
     parts: list[nn.Module] = cut_stages(model, mesh["pipeline"], settings) if pipelined else [model]
     for part in parts:
@@ -81,8 +80,6 @@ def parallelize(
                 raise ConfigError(
                     "parallel.tensor", f"{type(model).__name__} has no tensor plan", hint="use parallel=fsdp"
                 )
-            if check_degree is not None:
-                check_degree(mesh["tensor"].size())
             tied = tied_names(part)
             divide_tensors(part, plan, mesh["tensor"])
             tie(part, tied)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from ..errors import ConfigError
 from .features import FEATURE_RULES
 from .kernels import KERNEL_RULES, fused_mesh_problem, fused_model_problem, fused_problem, fused_settings_problem
-from .rule import Device, Rule, Setup
+from .rule import Device, HFShape, Rule, Setup
 from .sizes import JOB_SIZE_RULES, MODEL_SIZE_RULES
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "MODEL_SIZE_RULES",
     "RULES",
     "Device",
+    "HFShape",
     "Rule",
     "Setup",
     "broken_rule",

@@ -102,6 +102,12 @@ def _model_cut(setup: Setup) -> str | None:
     return f"model {setup.config.model.name} cannot be cut into stages; only the built-in decoder can"
 
 
+def _hf_layers_cut(setup: Setup) -> str | None:
+    if setup.mesh.tensor == 1 or setup.hf is None or setup.hf.has_tensor_plan is not False:
+        return None
+    return f"transformers has no plan that divides the layers of {setup.hf.name}"
+
+
 def _sequence_cut(setup: Setup) -> str | None:
     if setup.config.model.facts.sequences or setup.mesh.context == 1:
         return None
@@ -292,6 +298,13 @@ FEATURE_RULES = (
         excludes="plugged-in models",
         problem=_model_cut,
         fix="try parallel=fsdp",
+    ),
+    Rule(
+        name="layers-of-transformers",
+        key="parallel.tensor",
+        excludes="`model=hf` of an architecture that transformers has no tensor-parallel plan for, such as GPT-2",
+        problem=_hf_layers_cut,
+        fix="try parallel=fsdp, which divides any model",
     ),
     Rule(
         name="parts-of-sequences",

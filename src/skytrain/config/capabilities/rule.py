@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,6 +21,15 @@ class Device:
 
 
 @dataclass(frozen=True)
+class HFShape:
+    """What meshes depend on in a model of transformers: its `config.json`, and transformers' plan for its architecture."""
+
+    name: str
+    sizes: Mapping[str, int]  # what tensor-parallel ranks divide, by a name for messages
+    has_tensor_plan: bool | None  # whether transformers says how its layers are divided; None: it is not installed
+
+
+@dataclass(frozen=True)
 class Setup:
     """A configuration on a mesh. A field that is None is not known yet, and rules that need it do not apply."""
 
@@ -28,6 +37,7 @@ class Setup:
     mesh: Mesh
     processes: int | None = None
     device: Device | None = None
+    hf: HFShape | None = None
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,18 @@ def _exchanged_heads(setup: Setup) -> str | None:
 def _tensor(setup: Setup) -> str | None:
     mesh = setup.mesh
     model = setup.config.model
-    if mesh.tensor == 1 or not has_layers(model):
+    if mesh.tensor == 1:
+        return None
+    if setup.hf is not None:
+        return next(
+            (
+                f"the {size} {what} of {setup.hf.name} do not divide among {mesh.tensor} ranks"
+                for what, size in setup.hf.sizes.items()
+                if size % mesh.tensor
+            ),
+            None,
+        )
+    if not has_layers(model):
         return None
     sizes = {
         "model.heads": model.heads,
@@ -169,7 +180,7 @@ MODEL_SIZE_RULES = (
         key="parallel.tensor",
         excludes="heads, key-value heads, MLP width, padded vocabulary or parts of a sequence that it does not divide",
         problem=_tensor,
-        fix="a parallel.tensor that divides them all",
+        fix="a parallel.tensor that divides them all, or parallel=fsdp",
     ),
 )
 JOB_SIZE_RULES = (

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from ...aws import AwsSession, find_secret, is_preview, preview_container
-from ...config import EXIT_CODES, Composed, Config, EksConfig, SkytrainError, check_job, plugin_targets
+from ...config import EXIT_CODES, Composed, Config, EksConfig, SkytrainError, plugin_targets
+from ...models import check_mesh
 from ...planning import Plan, timestamp
 from ...runs import (
     LaunchedGroup,
@@ -238,7 +239,7 @@ def _check_smoke(config: Config) -> None:
             f"store.root={config.store.root}: pods reach only a bucket, or a volume (cloud.eks.volumes)\n"
             "  cloud=eks takes the account's bucket; copy data there first: skytrain store copy"
         )
-    check_job(config, eks.nodes, eks.nodes)
+    check_mesh(config, eks.nodes, eks.nodes)
 
 
 def _check_alone(earlier: list[LaunchRecord], store: Store, cluster: KubeCluster, config: Config, run: str) -> None:

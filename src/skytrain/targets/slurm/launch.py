@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ...config import Composed, Config, SkytrainError, SlurmConfig, check_job, format_seconds
+from ...config import Composed, Config, SkytrainError, SlurmConfig, format_seconds
+from ...models import check_mesh
 from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, launches_of, next_launch, run_name, user_name
 from ...storage import Store, open_store
 from ..jobs import launch_record
@@ -50,7 +51,7 @@ def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask
     wanted = composed.config.cloud.slurm
     _check_times(config)
     if wanted.processes is not None:
-        check_job(config, wanted.processes * wanted.nodes, wanted.nodes)
+        check_mesh(config, wanted.processes * wanted.nodes, wanted.nodes)
     run = run_name(config)
     folder = Path(wanted.folder).absolute()
     store = open_store(config.store)
