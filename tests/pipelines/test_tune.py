@@ -199,6 +199,17 @@ def test_a_dry_run_lists_trials_within_the_budget_and_spends_nothing(root):
         plan_sweep(tiny_config(root, *SWEEP, "budget.usd=0.001"), Silent(), tuning_story.dry_run)
 
 
+def test_a_look_without_measuring_guesses_and_uses_what_the_sweep_has_measured(root):
+    config = tiny_config(root, *SWEEP, "tune.name=look", "budget.usd=2", "tune.strategy=ladder")
+    schedule = plan_sweep(config, Silent())
+    assert schedule.trials and schedule.source.startswith("guessed") and 0 < schedule.final_usd < 2
+    estimate = {"step_seconds": 0.01, "first_seconds": 0.2, "start_seconds": 3.0}
+    shapes = [*trial_shapes(config), target_shape(config)]
+    names = {f"{one.config.model.name}-{one.config.trainer.batch_tokens}" for one in shapes}
+    SweepStore(open_store(str(root)), "look").save("estimates", dict.fromkeys(names, estimate))
+    assert plan_sweep(config, Silent()).source == "measured on this machine"
+
+
 def test_what_is_reserved_for_the_final_run_covers_what_its_budget_keeps_back_for_the_last_validation(root):
     config = tiny_config(root, *SWEEP, "budget.usd=2", "trainer.validate_tokens=4K", "budget.margin=30s")
     price, shape = HourlyPrice(3.6, 0.0), target_shape(config)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ..config import ConfigError, exit_codes_text
+from ..config import ConfigError, SkytrainError, exit_codes_text
 from .options import ConfigDirs, Overrides, compose_overrides
 from .output import tell
 
@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from ..tuning import OtherAnswer, Schedule, StepEstimate, TunedSweep
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the schedule of trials with their dollars; run none.")]
+Measure = Annotated[
+    bool,
+    typer.Option(
+        "--measure",
+        help="With --dry-run: run twenty steps of each model on this machine, in place of a guess. A machine with GPUs "
+        "always does.",
+    ),
+]
 
 
 HELP = """
@@ -75,12 +83,17 @@ def _measure_steps(config: Config, reporter: Reporter) -> StepEstimate:
 
 
 @app.command("run", help=HELP.replace("tune recipe", "tune run recipe"), epilog=exit_codes_text())
-def run_command(overrides: Overrides = None, config_dir: ConfigDirs = None, dry_run: DryRun = False) -> None:
+def run_command(
+    overrides: Overrides = None, config_dir: ConfigDirs = None, dry_run: DryRun = False, measure: Measure = False
+) -> None:
+    if measure and not dry_run:
+        raise SkytrainError("--measure: a sweep measures in any case\n  leave it out, or add --dry-run")
     words = list(overrides or [])
     composed = compose_overrides(words, config_dir, recipe_weights="if-stored" if dry_run else "read")
     from .console import reporter
 
     if dry_run:
+        from ..jobs import count_gpus
         from ..tuning import plan_sweep
 
         if composed.unread_weights is not None and composed.config.tune.instance is None:
@@ -90,7 +103,7 @@ def run_command(overrides: Overrides = None, config_dir: ConfigDirs = None, dry_
                 hint="name the machine whose step times are predicted, such as tune.instance=p4d.24xlarge",
             )
         with reporter() as console:
-            schedule = plan_sweep(composed.config, console, _measure_steps)
+            schedule = plan_sweep(composed.config, console, _measure_steps if measure or count_gpus() else None)
         print(_schedule_text(schedule))
         return
     from ..aws import take_secrets

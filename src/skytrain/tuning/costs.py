@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..config import Config, ConfigError, Interval, total_steps
+from ..config import Config, ConfigError, Interval, has_layers, total_steps
 from ..planning import (
     EVALUATION_COST,
     PlanRequest,
+    decoder_flops_per_token,
     find_offers,
     load_catalog,
     planned_precision,
@@ -34,6 +36,11 @@ CONTINGENCY = 0.05  # share of the final run's cost that is added to the margin
 SAVE_BYTES_PER_SECOND = 100e6  # a slow disk or a shared network
 EVALUATION_SLACK = 2.0  # validation starts cold, with a new loader
 LEAST_START_SECONDS = 2.0
+# Of a step on CPU cores, roughly: the part of the speed of large products that training small models reaches, and the
+# time in which the operations of a layer are started, forwards and backwards.
+MATRIX_SIZE = 512
+SHARE_OF_PRODUCTS = 0.3
+LAYER_SECONDS = 0.004
 
 
 @dataclass(frozen=True)
@@ -172,6 +179,39 @@ def predict(config: Config, shapes: Sequence[RungShape]) -> tuple[HourlyPrice, d
         seconds = placed.placement.prediction.seconds
         estimates[_key(shape)] = StepEstimate(seconds, first_seconds=20.0, start_seconds=30.0)
     return sweep_price(replace(config, tune=replace(config.tune, usd_per_hour=usd)), None), estimates
+
+
+def guess(shapes: Sequence[RungShape]) -> dict[str, StepEstimate]:
+    """Return rough step times on this machine's cores, from how fast they multiply: for a look, without torch.
+
+    A sweep measures before it spends anything.
+    """
+    flops_per_s = SHARE_OF_PRODUCTS * _products_per_s()
+    estimates = {}
+    for shape in shapes:
+        trainer = shape.config.trainer
+        model = shape.config.model
+        if not has_layers(model):
+            raise ConfigError(
+                "model.family", f"{model.name}: the work of its steps is not known", hint="--measure runs some of them"
+            )
+        work = decoder_flops_per_token(model, trainer.sequence_length) * trainer.batch_tokens
+        seconds = work / flops_per_s + LAYER_SECONDS * (model.layers + 1)
+        estimates[_key(shape)] = StepEstimate(seconds, first_seconds=2 * seconds, start_seconds=LEAST_START_SECONDS)
+    return estimates
+
+
+def _products_per_s() -> float:
+    """Return the FLOPs in a second of the product of two matrices: the best of some tries."""
+    import numpy as np
+
+    matrix = np.ones((MATRIX_SIZE, MATRIX_SIZE), np.float32)
+    best = math.inf
+    for _ in range(20):
+        began = time.perf_counter()
+        matrix @ matrix
+        best = min(best, time.perf_counter() - began)
+    return 2.0 * MATRIX_SIZE**3 / best
 
 
 def _key(shape: RungShape) -> str:

@@ -9,7 +9,7 @@ from ..aws import Ec2Instance, find_metadata
 from ..config import Config
 from ..runs import Reporter
 from ..storage import open_store
-from .costs import DryRun, measure, predict, priced_problem
+from .costs import DryRun, guess, known_estimates, measure, missing_estimates, predict, priced_problem
 from .driver import check_budget
 from .earlier import find_earlier
 from .ledger import Ledger
@@ -41,7 +41,11 @@ class Schedule:
 
 
 def plan_sweep(config: Config, reporter: Reporter, dry_run: DryRun | None = None) -> Schedule:
-    """Return the trials that the strategy would buy if published laws held, with their worst-case dollars."""
+    """Return the trials that the strategy would buy if published laws held, with their worst-case dollars.
+
+    Step times are predicted for `tune.instance`. Of this machine they are those that the sweep has measured already, or
+    measured now by `dry_run`; without it they are guessed.
+    """
     axes = check_axes(config)
     if axes:
         first: Any = axes[0]
@@ -50,10 +54,15 @@ def plan_sweep(config: Config, reporter: Reporter, dry_run: DryRun | None = None
     shapes = trial_shapes(config)
     target = target_shape(config)
     if config.tune.instance is None:
-        assert dry_run is not None, "without tune.instance, steps are measured on this machine"
         price = sweep_price(config, find_instance())
-        estimates = measure([*shapes, target], {}, reporter, dry_run)
+        estimates = known_estimates(SweepStore(open_store(config.store), sweep_name(config)))
         source = "measured on this machine"
+        if missing_estimates([*shapes, target], estimates):
+            if dry_run is not None:
+                estimates = measure([*shapes, target], {}, reporter, dry_run)
+            else:
+                estimates = guess([*shapes, target])
+                source = "guessed from how fast this machine multiplies (--measure runs some; a sweep always does)"
     else:
         price, estimates = predict(config, [*shapes, target])
         source = f"predicted for {config.tune.instance}"

@@ -23,7 +23,7 @@ class TuneConfig:
         EXECUTION, "Price of the machine; null: budget.usd_per_hour, or the catalogue's price for this EC2 instance."
     )
     instance: str | None = setting(
-        EXECUTION, "EC2 instance type that --dry-run plans for, such as g5.xlarge; null: this machine, measured."
+        EXECUTION, "EC2 instance type that --dry-run plans for, such as g5.xlarge; null: this machine."
     )
     margin: Fraction = setting(EXECUTION, "Safety margin on every estimate, as a share.")
     final: bool = setting(EXECUTION, "Reserve the final run before anything else.")
