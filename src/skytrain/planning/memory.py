@@ -83,6 +83,15 @@ class TrainingJob:
         """Return the number of micro-batches per pipeline pass."""
         return self.pipeline_micro_batches or self.accumulation
 
+    def split(self, micro_batch: int, accumulation: int) -> TrainingJob:
+        """Return the job with its batch split in another way, as `dataclasses.replace` does.
+
+        A search does so tens of thousands of times, and that function takes ten times as long.
+        """
+        other = object.__new__(TrainingJob)
+        other.__dict__.update(self.__dict__, micro_batch=micro_batch, accumulation=accumulation)
+        return other
+
 
 @dataclass(frozen=True)
 class Memory:

@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 from ..config import ExpertsConfig, format_bytes
 from .communication import Node
@@ -187,21 +187,23 @@ class _Search:
         ]
         return sorted(rates, key=lambda rate: (-rate[0], rate[1]))
 
+    @cached_property
+    def _freest(self) -> list[TrainingJob]:
+        """Return the job with nothing recomputed, on the path of each kind of code.
+
+        Where the host is the limit, the compiled path may be faster than fused kernels.
+        """
+        free = replace(self.job, checkpointing=False, selective=False, reduce_once=True)
+        return [free, replace(free, fused=False)] if free.fused else [free]
+
     def _most_tokens_per_s(self, mesh: Mesh) -> float:
         """Return the speed with memory without end: the largest micro-batch, nothing recomputed, no bubble."""
         sequences, remainder = divmod(self.batch_tokens, self.job.sequence_length)
         if remainder or sequences % mesh.data:
             return 0.0
-        free = replace(
-            self.job,
-            micro_batch=-(-sequences // mesh.data // mesh.pipeline),
-            accumulation=mesh.pipeline,
-            checkpointing=False,
-            selective=False,
-            reduce_once=True,
-        )
-        # Where the host is the limit, the compiled path may be faster than fused kernels.
-        steps = [(job, step_time(job, mesh, self.machines.node)) for job in {free, replace(free, fused=False)}]
+        micro_batch = -(-sequences // mesh.data // mesh.pipeline)
+        jobs = [job.split(micro_batch, mesh.pipeline) for job in self._freest]
+        steps = [(job, step_time(job, mesh, self.machines.node)) for job in jobs]
         return max(tokens_per_step(job, mesh) / (step.seconds - step.bubble) for job, step in steps)
 
     def _candidates(self, layout: Mesh) -> Iterator[tuple[TrainingJob, Mesh, Memory]]:
@@ -341,7 +343,7 @@ def _splits(
 
     def split(micro_batch: int) -> tuple[TrainingJob, Memory]:
         if micro_batch not in known:
-            tried = replace(job, micro_batch=micro_batch, accumulation=each // micro_batch)
+            tried = job.split(micro_batch, each // micro_batch)
             known[micro_batch] = tried, rank_memory(tried, mesh)
         return known[micro_batch]
 
