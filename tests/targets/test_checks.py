@@ -380,9 +380,15 @@ def test_a_bucket_of_another_account_is_found(ground: Ground, stubbed: StubbedSe
     stub = stubbed.stub("s3")
     stub.add_response("get_bucket_location", {"LocationConstraint": "us-east-2"}, asked)
     stub.add_client_error("get_bucket_location", "AccessDenied", "Access Denied", expected_params=asked)
-    assert found("bucket", replace(preflight, config=config)).verdict == "ok"
-    finding = found("bucket", replace(preflight, config=config))
-    assert finding.verdict == "failed" and "does not belong to account 123456789012" in finding.text
+    stub.add_response("get_bucket_location", {}, asked)  # as us-east-1 answers
+    ours, theirs, elsewhere = (found("bucket", replace(preflight, config=config)) for _ in range(3))
+    assert ours.verdict == "ok"
+    assert theirs.verdict == "failed" and "does not belong to account 123456789012" in theirs.text
+    assert elsewhere.verdict == "failed" and "is in us-east-1, and the account is set up in us-east-2" in elsewhere.text
+
+
+def test_a_bucket_of_another_account_is_named_although_nothing_can_be_written_there() -> None:
+    assert next(check for check in CHECKS if check.name == "bucket").needs == ("credentials",)
 
 
 @pytest.mark.parametrize("key", [None, "arn:aws:kms:us-east-2:123456789012:key/1"])
@@ -391,7 +397,8 @@ def test_roles_of_aws_itself_must_exist_where_disks_have_a_key(ground: Ground, k
     preflight = replace(preflight, config=replace(preflight.config, cloud=replace(preflight.config.cloud, kms_key=key)))
     finding = found("service roles", preflight)
     assert finding.verdict == ("failed" if key else "not checked")
-    assert "--aws-service-name autoscaling.amazonaws.com" in f"{finding.text} {finding.fix}"
+    for service in ("autoscaling", "spot"):
+        assert f"--aws-service-name {service}.amazonaws.com" in f"{finding.text} {finding.fix}"
     for name in ("AWSServiceRoleForAutoScaling", "AWSServiceRoleForEC2Spot"):
         ground.session.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
     assert found("service roles", preflight).verdict == "ok"

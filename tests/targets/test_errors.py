@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from botocore.parsers import ResponseParserError
 
-from skytrain.aws import Call, CloudError, cloud_errors, open_session
+from skytrain.aws import Call, CloudError, cloud_errors, open_session, quota_page
 from skytrain.aws.remedies import REMEDIES, remedies_table
 from skytrain.config import EXIT_CODES
 from skytrain.planning.images import images_table
@@ -147,16 +147,34 @@ def test_a_page_of_a_proxy_in_place_of_an_answer_is_one_line() -> None:
     assert "the answer is not AWS's" in caught.value.problem and "<html>" not in caught.value.problem
 
 
-def test_a_denial_by_the_organization_is_told_apart_from_one_of_the_account(stubbed: StubbedSession) -> None:
-    text = (
-        "User: arn:aws:sts::123456789012:assumed-role/demo-operator/ada is not authorized to perform: "
-        "autoscaling:CreateAutoScalingGroup with an explicit deny in a service control policy"
-    )
-    stubbed.stub("autoscaling").add_client_error("create_auto_scaling_group", "AccessDenied", text)
+@pytest.mark.parametrize(
+    ("code", "said", "fix"),
+    [
+        ("AccessDenied", "{denied} with an explicit deny in a service control policy", "your organization denies it"),
+        ("AccessDenied", "{denied} because no service control policy allows the {action} action", "your organization denies it"),
+        ("AccessDenied", "{denied} with an explicit deny in a resource control policy", "change the resource control policy"),
+        ("AccessDenied", "{denied} because no permissions boundary allows the {action} action", "the permissions boundary of"),
+        ("AccessDenied", "{denied} because no VPC endpoint policy allows the {action} action", "the policy of the VPC endpoint"),
+        ("AccessDenied", "{denied} because no identity-based policy allows the {action} action", '"Action": "{action}"'),
+        ("SignatureDoesNotMatch", "Signature expired: 20220127T001427Z is now earlier than 20220127T014428Z", "clock is wrong"),
+        ("InvalidSignatureException", "Signature not yet current: 20220127T001427Z is still later than", "clock is wrong"),
+        ("SignatureDoesNotMatch", "The request signature we calculated does not match", "aws sso login"),
+    ],
+)  # fmt: skip
+def test_what_aws_says_in_words_decides_the_remedy(stubbed: StubbedSession, code: str, said: str, fix: str) -> None:
+    action = "autoscaling:CreateAutoScalingGroup"
+    denied = f"User: arn:aws:sts::123456789012:assumed-role/demo-operator/ada is not authorized to perform: {action}"
+    text = said.format(denied=denied, action=action)
+    stubbed.stub("autoscaling").add_client_error("create_auto_scaling_group", code, text)
     named = {"AutoScalingGroupName": "g", "MinSize": 0, "MaxSize": 1}
     with stubbed.stub("autoscaling"), pytest.raises(CloudError) as caught:
         stubbed.session.perform(Call("autoscaling", "CreateAutoScalingGroup", named))
-    assert caught.value.exit_code == 11 and "your organization denies it" in caught.value.fix
+    assert caught.value.exit_code == 11 and fix.replace("{action}", action) in caught.value.fix
+
+
+def test_quotas_are_in_the_console_of_the_regions_partition() -> None:
+    assert "cn-north-1.console.amazonaws.cn/servicequotas/" in quota_page("cn-north-1", "ec2", "L-1")
+    assert quota_page("us-gov-west-1", "sagemaker").startswith("https://us-gov-west-1.console.amazonaws-us-gov.com/")
 
 
 def test_the_docs_list_every_image_and_the_machines_that_it_serves() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import boto3
 import pytest
+from botocore.stub import Stubber
 
 from skytrain.aws import AwsSession, Call, CloudError, open_session
 
@@ -54,3 +56,21 @@ def test_a_region_is_skipped_only_where_a_service_is_known_to_be_absent(
     account: AwsSession, service: str, region: str, offered: bool
 ) -> None:
     assert account.offers(service, region) is offered
+
+
+@pytest.mark.parametrize(("known", "exit_code", "words"), [(True, 3, "enable-region"), (False, 11, "aws sso login")])
+def test_a_region_that_is_not_enabled_is_told_from_wrong_credentials(
+    no_aws: pytest.MonkeyPatch, known: bool, exit_code: int, words: str
+) -> None:
+    session = AwsSession(boto3.Session(aws_access_key_id="testing", aws_secret_access_key="testing"), "ap-southeast-7")
+    here, there = (Stubber(session.client("sts", region)) for region in (None, "us-east-1"))
+    here.add_client_error("get_caller_identity", "InvalidClientTokenId", "The security token is invalid")
+    if known:
+        there.add_response(
+            "get_caller_identity", {"Account": "123456789012", "Arn": "arn:aws:iam::123456789012:user/ada"}
+        )
+    else:
+        there.add_client_error("get_caller_identity", "InvalidClientTokenId", "The security token is invalid")
+    with here, there, pytest.raises(CloudError) as caught:
+        _ = session.identity
+    assert caught.value.exit_code == exit_code and words in caught.value.fix

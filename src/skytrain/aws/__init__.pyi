@@ -11,7 +11,7 @@ from .docker_engine import (
     push_image as push_image,
     resolve_image as resolve_image,
 )
-from .errors import QUOTA_PAGE as QUOTA_PAGE, CloudError as CloudError, cloud_errors as cloud_errors
+from .errors import CloudError as CloudError, cloud_errors as cloud_errors, quota_page as quota_page
 from .image_lock import (
     LockedImage as LockedImage,
     read_chart_image as read_chart_image,
@@ -79,7 +79,12 @@ from .resources import (
 )
 from .scan import AccountScan as AccountScan, enabled_regions as enabled_regions, scan_account as scan_account
 from .secrets import find_secret as find_secret, read_secrets as read_secrets, take_secrets as take_secrets
-from .session import AwsSession as AwsSession, open_session as open_session
+from .session import (
+    FIRST_REGION as FIRST_REGION,
+    REGIONS_LINK as REGIONS_LINK,
+    AwsSession as AwsSession,
+    open_session as open_session,
+)
 from .tags import RUN as RUN, Tags as Tags, read_tags as read_tags
 from .training_image import (
     ImageRepository as ImageRepository,

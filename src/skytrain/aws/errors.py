@@ -10,6 +10,7 @@ from typing import Any
 
 from ..config import EXIT_CODES, MissingExtra, SkytrainError
 from ..planning import quota_code
+from ..storage import partition_of
 from .calls import Call
 from .remedies import REMEDIES, Remedy, matching_remedy
 
@@ -18,8 +19,15 @@ ENCODED = re.compile(r"\s*Encoded authorization failure message:\s*(\S+)")
 DENIED = re.compile(
     r"(?P<who>arn:\S+) is not authorized to perform: (?P<action>\S+)(?: on resource: (?P<resource>\S+))?"
 )
-ORGANIZATION = "service control policy"  # in AWS's message
-QUOTA_PAGE = "https://{region}.console.aws.amazon.com/servicequotas/home/services/ec2/quotas/{code}"
+# AWS says which kind of policy decided: "... with an explicit deny in a service control policy", or "... because no
+# permissions boundary allows the ec2:RunInstances action". AWS: "Troubleshoot access denied error messages" (IAM User Guide).
+NO_POLICY = re.compile(r"because no (?P<kind>[\w -]+?) allows the ")
+ORGANIZATION = ("service control policy", "resource control policy")
+BOUNDARIES = {
+    "permissions boundary": "the permissions boundary of this identity",
+    "session policy": "the policy of this session",
+    "VPC endpoint policy": "the policy of the VPC endpoint",
+}
 
 
 class CloudError(SkytrainError):
@@ -91,11 +99,16 @@ def _denied(problem: str, code: str, text: str, call: Call | None, decode: Decod
     elif match := DENIED.search(text):
         action = match["action"]
         resource = (match["resource"] or "*").rstrip(".")
-    if denial and ORGANIZATION in text:
+    implicit = NO_POLICY.search(text)
+    kind = implicit["kind"] if implicit else ""
+    by_organization = next((policy for policy in ORGANIZATION if policy in (text if denial else kind)), None)
+    if by_organization:
         fix = (
-            f"your organization denies it, whatever this account allows: its administrators change the service control "
-            f"policy for {action}, or name a region and types that it allows"
+            f"your organization denies it, whatever this account allows: its administrators change the {by_organization} "
+            f"for {action}, or name a region and types that it allows"
         )
+    elif kind in BOUNDARIES:
+        fix = f"{BOUNDARIES[kind]} must allow {action} too, whatever else allows it"
     elif denial:
         fix = f"the deny applies whatever is allowed: meet its conditions, or use another role, for {action}"
     else:
@@ -117,9 +130,14 @@ def _quota_fix(remedy: Remedy, fix: str, call: Call | None, region: str) -> tupl
     code = quota_code(kind, remedy.market) if kind and remedy.market else None
     if kind is None or code is None:
         return fix, remedy.link
-    return fix.replace(
-        "the quota", f"quota {code} ({kind.split('.')[0]}, {remedy.market}, in vCPUs)"
-    ), QUOTA_PAGE.format(region=region, code=code)
+    named = f"quota {code} ({kind.split('.')[0]}, {remedy.market}, in vCPUs)"
+    return fix.replace("the quota", named), quota_page(region, "ec2", code)
+
+
+def quota_page(region: str, service: str, code: str = "") -> str:
+    """Return the console's page of a quota, or of all quotas of a service."""
+    page = f"https://{region}.{partition_of(region).console}/servicequotas/home/services/{service}/quotas"
+    return f"{page}/{code}" if code else page
 
 
 def find_instance_type(parameters: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ..config import EXIT_CODES
@@ -107,6 +108,7 @@ REMEDIES: dict[str, Remedy] = {
     "InvalidAccessKeyId": _SIGN_IN,
     "AuthFailure": _SIGN_IN,
     "SignatureDoesNotMatch": _SIGN_IN,
+    "InvalidSignatureException": _SIGN_IN,
     "RequestExpired": _CLOCK,
     "RequestTimeTooSkewed": _CLOCK,
     "NoCredentialsError": _CONFIGURE,
@@ -153,6 +155,8 @@ NAMED_IN_MESSAGES = (
     "UnfulfillableCapacity",
     "UnauthorizedOperation",
 )
+# STS and others answer with the code of a wrong key, and say in words that the clocks differ.
+CLOCK_MESSAGE = re.compile(r"Signature (expired|not yet current): ")
 
 
 def may_pass(code: str) -> bool:
@@ -162,6 +166,8 @@ def may_pass(code: str) -> bool:
 
 def matching_remedy(code: str, message: str) -> Remedy:
     """Return the remedy of an AWS error, by its code or by a code that its message names."""
+    if CLOCK_MESSAGE.search(message):
+        return _CLOCK
     named = next((word for word in NAMED_IN_MESSAGES if word in message), "")
     return REMEDIES.get(code) or REMEDIES.get(named) or UNKNOWN
 

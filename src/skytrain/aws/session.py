@@ -9,9 +9,14 @@ from functools import cached_property
 from typing import Any
 
 from ..config import MissingExtra, aws_region
-from ..storage import aws_client_config
+from ..storage import aws_client_config, partition_of
 from .calls import Call
 from .errors import CloudError, cloud_errors
+
+FIRST_REGION = "us-east-1"  # which every account has
+# What a region that the account has not enabled says to valid credentials.
+UNKNOWN_CREDENTIALS = ("InvalidClientTokenId", "UnrecognizedClientException", "AuthFailure")
+REGIONS_LINK = "https://docs.aws.amazon.com/accounts/latest/reference/manage-acct-regions.html"
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,18 @@ class AwsSession:
 
         Raises CloudError (exit 11) without valid credentials, or with those of another account.
         """
-        answer = self.perform(Call("sts", "GetCallerIdentity"))
+        try:
+            answer = self.perform(Call("sts", "GetCallerIdentity"))
+        except CloudError as error:
+            if error.code in UNKNOWN_CREDENTIALS and self._is_known_in(FIRST_REGION):
+                raise CloudError(
+                    f"the credentials are valid in {FIRST_REGION}, and {self.region} does not know them: this account has "
+                    "not enabled the region",
+                    fix=f"enable it (aws account enable-region --region-name {self.region}; it takes minutes to hours), "
+                    "or set cloud.region to another",
+                    link=REGIONS_LINK,
+                ) from error
+            raise
         caller = AwsIdentity(answer["Account"], answer["Arn"])
         if self._account is not None and caller.account != self._account:
             raise CloudError(
@@ -74,6 +90,16 @@ class AwsSession:
                 cause="credentials",
             )
         return caller
+
+    def _is_known_in(self, region: str) -> bool:
+        """Return whether another region knows the credentials. Only AWS's largest partition has regions to enable."""
+        if self.region == region or partition_of(self.region).name != "aws":
+            return False
+        try:
+            self.perform(Call("sts", "GetCallerIdentity"), region)
+        except CloudError:
+            return False
+        return True
 
     def perform(self, call: Call, region: str | None = None) -> dict[str, Any]:
         """Send the call and return the answer. AWS's errors become CloudError with a remedy."""

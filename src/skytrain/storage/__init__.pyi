@@ -1,4 +1,8 @@
-from .aws import aws_client_config as aws_client_config, register_fsspec as register_fsspec
+from .aws import (
+    aws_client_config as aws_client_config,
+    partition_of as partition_of,
+    register_fsspec as register_fsspec,
+)
 from .base import (
     MANIFEST_BYTES as MANIFEST_BYTES,
     RECORD_BYTES as RECORD_BYTES,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any
@@ -34,7 +35,29 @@ CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
 CALL_ATTEMPTS = 8
 
+
+@dataclass(frozen=True)
+class AwsPartition:
+    """A part of AWS with accounts, ARNs and addresses of its own."""
+
+    name: str  # in ARNs
+    addresses: str  # the end of every service's
+    console: str  # after the region
+
+
+PARTITIONS = {
+    "cn": AwsPartition("aws-cn", "amazonaws.com.cn", "console.amazonaws.cn"),
+    "us-gov": AwsPartition("aws-us-gov", "amazonaws.com", "console.amazonaws-us-gov.com"),
+    "eusc": AwsPartition("aws-eusc", "amazonaws.eu", "console.amazonaws-eusc.eu"),
+}
+LARGEST_PARTITION = AwsPartition("aws", "amazonaws.com", "console.aws.amazon.com")
+
 NO_CREDENTIALS_HINT = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a role"
+
+
+def partition_of(region: str) -> AwsPartition:
+    """Return the partition of a region."""
+    return next((one for start, one in PARTITIONS.items() if region.startswith(f"{start}-")), LARGEST_PARTITION)
 
 
 def s3_arguments(root: str, retry: Retry, sse: str | None = None, kms_key: str | None = None) -> dict[str, Any]:
@@ -46,13 +69,16 @@ def s3_arguments(root: str, retry: Retry, sse: str | None = None, kms_key: str |
         config["sse_kms_key_id"] = kms_key
     arguments: dict[str, Any] = {"config": config, "retry_config": retry.for_requests()}
     endpoint = s3_endpoint()
+    region = aws_region()
     if has_aws_profile():  # obstore reads the environment and the instance role, but not ~/.aws
         session = _botocore_session(root)
         arguments["credential_provider"] = _credential_provider(root, session)
-        config["region"] = aws_region() or session.get_config_variable("region") or "us-east-1"
+        region = config["region"] = region or session.get_config_variable("region") or "us-east-1"
         endpoint = _configured_endpoint(session)
     elif not has_aws_credentials():
         config["metadata_endpoint"] = _metadata_endpoint(root)
+    if not endpoint and region and (addresses := partition_of(region).addresses) != LARGEST_PARTITION.addresses:
+        endpoint = f"https://s3.{region}.{addresses}"  # obstore knows those of the largest partition
     if endpoint:
         config["endpoint"] = endpoint
     plain = bool(endpoint and endpoint.startswith("http://"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from ...aws import CloudError
 from . import account, machine, network, offer, quota, store
@@ -27,9 +27,14 @@ def account_checks(*names: str) -> tuple[Check, ...]:
     return tuple(check for check in CHECKS if check.group == AWS or check.name == "store")
 
 
-def require(checks: Iterable[Check], preflight: Preflight, tell: Callable[[Finding], None]) -> None:
-    """Run the checks before a launch. Raises CloudError, with its exit code, for the first one that fails."""
-    for finding in run_checks(checks, preflight):
+def require(checks: Sequence[Check], preflight: Preflight, tell: Callable[[Finding], None]) -> None:
+    """Run the checks before a launch. Raises CloudError, with its exit code, for the first one that fails.
+
+    Whose the bucket is, is asked before anything is written there: who may not write into somebody else's is told so.
+    """
+    before_store = ("account", "credentials", "bucket")
+    first = [check for check in checks if check.name in before_store]
+    for finding in run_checks([*first, *(check for check in checks if check not in first)], preflight):
         tell(finding)
         if finding.verdict == "failed":
             raise CloudError(finding.text, fix=finding.fix, cause=finding.cause, link=finding.link)
@@ -58,7 +63,7 @@ CHECKS: tuple[Check, ...] = (
         needs=KNOWN,
         actions=("secretsmanager:DescribeSecret", "ssm:DescribeParameters"),
     ),
-    Check("bucket", store.bucket, AWS, needs=("credentials", "store"), actions=("s3:GetBucketLocation",)),
+    Check("bucket", store.bucket, AWS, needs=("credentials",), actions=("s3:GetBucketLocation",)),
     Check("encryption", store.encryption, AWS, needs=("credentials", "store"), actions=("s3:GetObject",)),
     Check("plan", offer.plan, AWS),
     Check("capacity block", offer.capacity_block, AWS, needs=KNOWN, actions=("ec2:DescribeCapacityReservations",)),

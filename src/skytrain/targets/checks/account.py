@@ -6,12 +6,11 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from ...aws import Call, CloudError, find_secret
+from ...aws import REGIONS_LINK, Call, CloudError, find_secret
 from .check import Failed, NotChecked, Preflight
 
 TOLERATED_SKEW_SECONDS = 60.0  # AWS rejects signatures that are five minutes off
 CLOCK_LINK = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/set-time.html"
-REGIONS_LINK = "https://docs.aws.amazon.com/accounts/latest/reference/manage-acct-regions.html"
 SERVICE_ROLES_LINK = "https://docs.aws.amazon.com/autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html"
 APPLY = "terraform -chdir=infra/terraform/base apply, then: skytrain cloud init --force"
 
@@ -51,7 +50,11 @@ def region(preflight: Preflight) -> str:
     if here is None:
         raise Failed(f"AWS has no region {name}", "set cloud.region to one of: aws ec2 describe-regions")
     if here.get("OptInStatus") == "not-opted-in":
-        raise Failed(f"{name} is not enabled for this account", "enable it in the console", link=REGIONS_LINK)
+        raise Failed(
+            f"{name} is not enabled for this account",
+            f"enable it: aws account enable-region --region-name {name}; it takes minutes to hours",
+            link=REGIONS_LINK,
+        )
     planned = preflight.plan.choice.region if preflight.plan else name
     if planned != name:
         raise Failed(
@@ -100,21 +103,28 @@ def service_roles(preflight: Preflight) -> str:
     spot = preflight.plan is not None and any(offer.market == "spot" for offer in preflight.plan.offers)
     wanted = {"AWSServiceRoleForAutoScaling": "autoscaling.amazonaws.com"}
     wanted |= {"AWSServiceRoleForEC2Spot": "spot.amazonaws.com"} if spot else {}
-    for name, service in wanted.items():
-        try:
-            find_role(preflight, name)
-        except CloudError as error:
-            if error.code != "NoSuchEntity":
-                raise
-            create = f"aws iam create-service-linked-role --aws-service-name {service}"
-            if preflight.config.cloud.kms_key is None:
-                raise NotChecked(f"{name} is not there yet; AWS makes it at the first launch, or: {create}") from None
-            raise Failed(
-                f"the account has no role {name}, which must use the key {preflight.config.cloud.kms_key} of the disks",
-                f"create it once: {create}",
-                link=SERVICE_ROLES_LINK,
-            ) from None
-    return ", ".join(wanted)
+    missing = [name for name in wanted if not _exists(preflight, name)]
+    if not missing:
+        return ", ".join(wanted)
+    names = " and ".join(missing)
+    create = "; ".join(f"aws iam create-service-linked-role --aws-service-name {wanted[name]}" for name in missing)
+    if preflight.config.cloud.kms_key is None:
+        raise NotChecked(f"{names}: not there yet; AWS makes them at the first launch, or: {create}")
+    raise Failed(
+        f"the account has no role {names}, which must use the key {preflight.config.cloud.kms_key} of the disks",
+        f"create it once: {create}",
+        link=SERVICE_ROLES_LINK,
+    )
+
+
+def _exists(preflight: Preflight, role: str) -> bool:
+    try:
+        find_role(preflight, role)
+    except CloudError as error:
+        if error.code != "NoSuchEntity":
+            raise
+        return False
+    return True
 
 
 def find_role(preflight: Preflight, name: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ...aws import QUOTA_PAGE, AwsSession, Call, CloudError
+from ...aws import AwsSession, Call, CloudError, quota_page
 from ...planning import Market, PlannedOffer, quota_code
 from .check import Failed, NotChecked, Preflight
 
@@ -58,7 +58,7 @@ def check_vcpus(preflight: Preflight, offer: PlannedOffer, owned_by: str | None 
         raise Failed(
             f"{what}: needs {offer.quota.vcpus} vCPUs; quota {code} is {held}, of which {used} are in use",
             f"request {used + offer.quota.vcpus} or more for {code} in {session.region}, or plan smaller or fewer machines",
-            link=QUOTA_PAGE.format(region=session.region, code=code),
+            link=quota_page(session.region, "ec2", code),
             cause="quota",
         )
     return f"{what}: needs {offer.quota.vcpus} vCPUs, {held - used} of {held} are free ({code})"

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ...aws import Call, CloudError
+from ...aws import FIRST_REGION, Call, CloudError
 from ...storage import Store, open_store
 from .check import Failed, NotChecked, Preflight
 
@@ -36,7 +36,11 @@ def store(preflight: Preflight) -> str:
 
 
 def bucket(preflight: Preflight) -> str:
-    """Check that the bucket belongs to the account: names are global, and somebody else may have had this one first."""
+    """Check that the bucket belongs to the account, and is where its machines are.
+
+    Names are global, and somebody else may have had this one first. Data of another region is paid for by the GB, and a
+    gateway endpoint does not lead there.
+    """
     root = preflight.config.store.root
     account = preflight.config.cloud.account
     if not root.startswith("s3://") or account is None:
@@ -44,7 +48,8 @@ def bucket(preflight: Preflight) -> str:
     name = urlsplit(root).netloc
     try:
         # Not HeadBucket: it needs s3:ListBucket without a prefix, and operators list their own project only.
-        preflight.session.perform(Call("s3", "GetBucketLocation", {"Bucket": name, "ExpectedBucketOwner": account}))
+        asked = Call("s3", "GetBucketLocation", {"Bucket": name, "ExpectedBucketOwner": account})
+        location = preflight.session.perform(asked).get("LocationConstraint") or FIRST_REGION
     except CloudError as error:
         if error.code != "AccessDenied":
             raise
@@ -53,7 +58,12 @@ def bucket(preflight: Preflight) -> str:
             "set store.root to the bucket of the base (terraform output bucket), or cloud.account to the bucket's account",
             link=OWNER_LINK,
         ) from None
-    return f"{name} belongs to {account}"
+    if location != preflight.session.region:
+        raise Failed(
+            f"bucket {name} is in {location}, and the account is set up in {preflight.session.region}",
+            f"set store.root to a bucket of {preflight.session.region}, or copy it there: skytrain store copy",
+        )
+    return f"{name} belongs to {account}, and is in {location}"
 
 
 def encryption(preflight: Preflight) -> str:

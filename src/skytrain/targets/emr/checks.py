@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ...aws import QUOTA_PAGE, Call, CloudError, offered_zones
+from ...aws import Call, CloudError, offered_zones, quota_page
 from ...planning import Market, quota_code
 from ..checks import Check, Failed, NotChecked, Preflight, account_checks
 from ..checks.account import find_role, trusts
@@ -18,7 +18,6 @@ SERVICE_ROLES = {
     "emr": ("AWSServiceRoleForEMRCleanup", "elasticmapreduce.amazonaws.com"),
 }
 VCPU_QUOTA = "Max concurrent vCPUs per account"
-EMR_QUOTA_PAGE = "https://{region}.console.aws.amazon.com/servicequotas/home/services/emr-serverless/quotas/{code}"
 
 
 def role(preflight: Preflight) -> str:
@@ -84,7 +83,7 @@ def quota(preflight: Preflight) -> str:
                 f"the cluster needs {wants} vCPUs {market}; quota {code} is {held}, of which {used} are in use",
                 f"request {used + wants} or more for {code} in {session.region}, or set cloud.emr.core_nodes and "
                 "cloud.emr.task_nodes lower",
-                link=QUOTA_PAGE.format(region=session.region, code=code),
+                link=quota_page(session.region, "ec2", code),
                 cause="quota",
             )
         said.append(f"{wants} vCPUs {market}, {held - used} of {held} are free ({code})")
@@ -125,7 +124,7 @@ def _serverless_quota(preflight: Preflight) -> str:
             f"the job may use {wants} vCPUs; the quota '{VCPU_QUOTA}' of EMR Serverless is {held}",
             f"request {wants} or more for {code} in {session.region}, or set cloud.emr.executors="
             f"{max(1, held // wanted.executor_cores - 1)}",
-            link=EMR_QUOTA_PAGE.format(region=session.region, code=code),
+            link=quota_page(session.region, "emr-serverless", code),
             cause="quota",
         )
     return f"up to {wants} vCPUs of {held} ({code})"
@@ -133,7 +132,7 @@ def _serverless_quota(preflight: Preflight) -> str:
 
 KNOWN = ("credentials", "region")
 ACCOUNT = (
-    "store", "account", "credentials", "clock", "region", "secrets", "encryption", "subnets", "route to S3", "security group",
+    "store", "account", "credentials", "clock", "region", "secrets", "bucket", "encryption", "subnets", "route to S3", "security group",
 )  # fmt: skip
 OWN: tuple[Check, ...] = (
     Check(name="role", run=role, group="AWS", needs=("credentials",), actions=("iam:GetRole",)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...aws import Call, CloudError
+from ...aws import Call, CloudError, quota_page
 from ...planning import load_catalog
 from ..checks import Check, Failed, NotChecked, Preflight, account_checks
 from ..checks.account import find_role, trusts
@@ -11,7 +11,6 @@ from .requests import ecr_image, job_role
 
 SERVICE = "sagemaker.amazonaws.com"
 APPLY = "set sagemaker = true in infra/terraform/base/terraform.tfvars, apply, then: skytrain cloud init --force"
-QUOTA_PAGE = "https://{region}.console.aws.amazon.com/servicequotas/home/services/sagemaker/quotas/{code}"
 
 
 def role(preflight: Preflight) -> str:
@@ -58,7 +57,7 @@ def quota(preflight: Preflight) -> str:
         raise Failed(
             f"{offer.nodes} x {name}, {offer.market}: the quota '{asked}' is {held}, of which {used} are in use",
             f"request {used + offer.nodes} or more for {code} in {session.region}, or plan smaller or fewer machines",
-            link=QUOTA_PAGE.format(region=session.region, code=code),
+            link=quota_page(session.region, "sagemaker", code),
             cause="quota",
         )
     return f"{offer.nodes} x {name}, {offer.market}: {held - used} of {held} are free ({code})"
@@ -77,7 +76,7 @@ def quotas(preflight: Preflight) -> str:
         raise Failed(
             f"SageMaker's quotas of all machines with GPUs are 0 in {preflight.session.region}",
             "request one in Service Quotas, such as 'ml.g5.12xlarge for spot training job usage'",
-            link=QUOTA_PAGE.format(region=preflight.session.region, code="").removesuffix("/"),
+            link=quota_page(preflight.session.region, "sagemaker"),
             cause="quota",
         )
     return "; ".join(parts)
@@ -120,7 +119,7 @@ def _training_types() -> list[str]:
 
 QUOTA_ACTIONS = ("servicequotas:ListServiceQuotas", "servicequotas:ListAWSDefaultServiceQuotas")
 ACCOUNT = (
-    "store", "account", "credentials", "clock", "region", "secrets", "encryption", "plan", "subnets", "route to S3", "security group",
+    "store", "account", "credentials", "clock", "region", "secrets", "bucket", "encryption", "plan", "subnets", "route to S3", "security group",
 )  # fmt: skip
 OWN: tuple[Check, ...] = (
     Check(name="role", run=role, group="AWS", needs=("credentials",), actions=("iam:GetRole",)),
