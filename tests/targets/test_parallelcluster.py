@@ -31,6 +31,7 @@ PLANS = {
         [offer("g5.12xlarge"), offer("g5.12xlarge", 4), offer("g6e.12xlarge", 2, "on-demand")],
     ),
     "p4de on demand": (SPEC, [offer("p4de.24xlarge", 2, "on-demand")]),
+    "p6-b200 on demand": (SPEC, [offer("p6-b200.48xlarge", 2, "on-demand")]),
     "one small machine": (replace(SPEC, fsx_gb=2400), [offer("g5.xlarge", 1)]),
 }
 
@@ -50,7 +51,9 @@ def test_a_plan_becomes_queues_with_what_its_machines_have():
         block = cluster_config(*PLANS[plan])["Scheduling"]["SlurmQueues"][0]
         assert block["CapacityType"] == "CAPACITY_BLOCK" and "PlacementGroup" not in block["Networking"]
         target = block["ComputeResources"][0]["CapacityReservationTarget"]
-        assert target == {"CapacityReservationId": RESERVED.reservation} and len(block["Name"]) <= 25
+        assert target == {"CapacityReservationId": RESERVED.reservation}
+    queues = [queue for plan in PLANS.values() for queue in cluster_config(*plan)["Scheduling"]["SlurmQueues"]]
+    assert max(len(queue["Name"]) for queue in queues) <= 25
 
 
 @pytest.mark.parametrize(

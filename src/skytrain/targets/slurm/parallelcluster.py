@@ -9,10 +9,12 @@ from typing import Any
 from ...aws import Tags
 from ...config import CloudConfig, SkytrainError
 from ...planning import PlannedOffer
+from ...storage import partition_of
 
 FSX_STEP_GB = 1200  # PERSISTENT_2 grows in such steps
+QUEUE_NAME_LENGTH = 25
 CAPACITY = {"spot": "SPOT", "on-demand": "ONDEMAND", "capacity-block": "CAPACITY_BLOCK"}
-SSM_POLICY = "arn:aws:iam::aws:policy/AmazonSSMManagedInstanceCore"
+SSM_POLICY = "arn:{partition}:iam::aws:policy/AmazonSSMManagedInstanceCore"
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ def cluster_config(spec: ClusterSpec, offers: Sequence[PlannedOffer]) -> dict[st
     subnet = _subnet(spec, offers[0])
     bucket = spec.store.removeprefix("s3://").partition("/")[0]
     access = {"S3Access": [{"BucketName": bucket, "EnableWriteAccess": True}]}
+    partition = partition_of(offers[0].region).name
     return {
         "Region": offers[0].region,
         "Image": {"Os": "alinux2023"},
@@ -47,7 +50,7 @@ def cluster_config(spec: ClusterSpec, offers: Sequence[PlannedOffer]) -> dict[st
             "Networking": {"SubnetId": subnet},
             "LocalStorage": {"RootVolume": {"Size": 100, "VolumeType": "gp3", "Encrypted": True}},
             "Imds": {"Secured": True},
-            "Iam": {**access, "AdditionalIamPolicies": [{"Policy": SSM_POLICY}]},
+            "Iam": {**access, "AdditionalIamPolicies": [{"Policy": SSM_POLICY.format(partition=partition)}]},
         },
         "Scheduling": {
             "Scheduler": "slurm",
@@ -82,8 +85,9 @@ def _queues(
     for number, offer in enumerate(offers):
         reserved = offer.reservation or (spec.reservation if number == 0 else None)
         market = "capacity-block" if reserved else offer.market
-        # ParallelCluster takes names of 25 characters.
         name = f"{offer.instance_type.replace('.', '-')}-{'block' if reserved else offer.market}"
+        if len(name) > QUEUE_NAME_LENGTH:
+            name = name.replace("on-demand", "ondemand")
         if name in queues:  # the same machines with another mesh
             resource = queues[name]["ComputeResources"][0]
             resource["MaxCount"] = max(resource["MaxCount"], offer.nodes)
