@@ -20,7 +20,9 @@ from .boot import BootScript
 from .replacement import HOOK, HOOK_SECONDS
 
 USER_DATA_BYTES = 16 * 1024
-# 17 network cards, of which the first has no EFA: github.com/aws/aws-parallelcluster/issues/7143.
+# 17 network cards, of which the first has no EFA. AWS: "Maximize network bandwidth on Amazon EC2 instances with multiple
+# network cards" (EC2 User Guide) puts an EFA on card 0 only "if the network card index 0 supports EFA"; AWS's own
+# ParallelCluster has none there for this type (github.com/aws/aws-parallelcluster/pull/7210).
 PLAIN_FIRST_CARD = "p6-b300."
 
 
