@@ -15,6 +15,8 @@ import pytest
 
 from skytrain.config import MissingExtra, StoreConfig
 from skytrain.storage import AccessDenied, NotFound, Store, StoreError, open_store
+from skytrain.storage.aws import s3_arguments
+from skytrain.storage.s3_errors import explain
 from tests.support.faults import FaultProxy
 from tests.support.s3 import ACCESS_KEY, BRIEFLY, FAST_RETRY, READER_KEY, READER_SECRET, SECRET_KEY, S3Server
 
@@ -110,6 +112,29 @@ def test_the_region_of_a_profile_is_the_one_requests_are_signed_for(
     profiles(s3_environment, tmp_path, config="[default]\nregion = eu-north-1\n")
     assert works(s3_server.new_root())
     assert "/eu-north-1/s3/" in fault_proxy.requests[0].headers["authorization"]
+
+
+def test_a_region_of_another_partition_has_its_own_addresses(no_aws: pytest.MonkeyPatch) -> None:
+    no_aws.setenv("AWS_ACCESS_KEY_ID", "a")
+    found = {}
+    for region in ("us-gov-west-1", "cn-north-1", "eusc-de-east-1"):
+        no_aws.setenv("AWS_REGION", region)
+        found[region] = s3_arguments("s3://bucket", FAST_RETRY)["config"].get("endpoint")
+    assert found == {
+        "us-gov-west-1": None,
+        "cn-north-1": "https://s3.cn-north-1.amazonaws.com.cn",
+        "eusc-de-east-1": "https://s3.eusc-de-east-1.amazonaws.eu",
+    }
+
+
+def test_a_bucket_of_another_region_is_told_with_the_region_that_s3_names() -> None:
+    said = (
+        "Generic S3 error: Server returned non-2xx status code: 400 Bad Request: <Error><Code>AuthorizationHeaderMalformed"
+        "</Code><Message>the region 'us-east-1' is wrong; expecting 'us-east-2'</Message></Error>"
+    )
+    error, transient = explain(Exception(said), "read", "s3://bucket/key")
+    assert "is in another region" in str(error) and "us-east-2" in str(error) and "AWS_REGION" in str(error)
+    assert not transient
 
 
 def test_the_environment_goes_before_the_profile(

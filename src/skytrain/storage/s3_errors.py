@@ -15,6 +15,8 @@ MAY_PASS = {"InternalError", "NoSuchUpload", "OperationAborted", "RequestTimeout
 EXPIRED = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
 WRONG_KEYS = {"InvalidAccessKeyId", "SignatureDoesNotMatch"}
 
+ELSEWHERE = {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"}
+
 TROUBLE_HINT = "the service or the network is in trouble: run it again later; every object there is complete or absent"
 
 
@@ -69,9 +71,13 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
         named = _first(r'(?:parsing Path|Path) "([^"]*)"', text)
         hint = f"delete it: aws s3api delete-object --bucket {bucket} --key {named!r}"
         return StoreError(operation, url, f"an object there has the name {named!r}", hint=hint), False
-    if "redirect without LOCATION" in text:  # obstore hides S3's error code, PermanentRedirect
+    # Of a redirect obstore hides S3's error code, PermanentRedirect.
+    if "redirect without LOCATION" in text or code in ELSEWHERE:
         return StoreError(
-            operation, url, f"bucket {bucket!r} is in another region", hint="set AWS_REGION to the bucket's region"
+            operation,
+            url,
+            f"bucket {bucket!r} is in another region{f' ({said})' if code else ''}",
+            hint="set AWS_REGION to the bucket's region (`cloud.region` of cloud/aws.yaml, where Skytrain's base made it)",
         ), False
     if isinstance(error, Damaged) or code in DAMAGED:
         problem = f"the bytes were damaged in transit ({code or 'another sha256'})"
