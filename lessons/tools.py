@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import json
+import linecache
 import math
 import os
 import subprocess
@@ -50,7 +52,7 @@ def run_ranks(function: Callable[..., Any], world: int, *needs: Any, **arguments
     A process sees only the function, the functions and classes in `needs`, and torch. Arguments and results are
     JSON: numbers, lists, dictionaries. This is what torchrun does, in twenty lines.
     """
-    parts = [textwrap.dedent(inspect.getsource(each)) for each in (*needs, function)]
+    parts = [textwrap.dedent(source_of(each)) for each in (*needs, function)]
     program = "\n\n".join([PRELUDE, *parts, MAIN.replace("FUNCTION", function.__name__)])
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "program.py").write_text(program)
@@ -76,6 +78,17 @@ def run_ranks(function: Callable[..., Any], world: int, *needs: Any, **arguments
                 raise RuntimeError(f"rank {rank} failed:\n{text}")
             print(text, end="")
         return [json.loads(Path(folder, f"result-{rank}.json").read_text()) for rank in range(world)]
+
+
+def source_of(each: Any) -> str:
+    """Return the source of a function or class, of one in a cell of a notebook too."""
+    try:
+        return inspect.getsource(each)
+    except OSError:  # a class of a cell: Python knows the file of its methods only
+        method = next(value for value in map(inspect.unwrap, vars(each).values()) if inspect.isfunction(value))
+        cell = "".join(linecache.getlines(method.__code__.co_filename))
+        classes = (node for node in ast.walk(ast.parse(cell)) if isinstance(node, ast.ClassDef))
+        return next(ast.unparse(node) for node in classes if node.name == each.__name__)
 
 
 class Block(nn.Module):

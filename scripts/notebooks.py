@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +24,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 MARKDOWN = "# %% [markdown]"
 CODE = "# %%"
+ADDRESS = re.compile(r"<.* at 0x\w+>$")  # an object without a text of its own, which differs from run to run
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -94,13 +98,24 @@ def execute(script: Path, folder: Path, limit_seconds: int = 600) -> dict[str, A
     import nbformat
     from nbclient import NotebookClient
 
-    notebook = nbformat.from_dict(notebook_of(script))
+    notebook = nbformat.reads(json.dumps(notebook_of(script)), as_version=4)
     client = NotebookClient(notebook, timeout=limit_seconds, resources={"metadata": {"path": str(folder)}})
     client.execute()
-    for cell in notebook.cells:
-        cell.metadata.clear()  # times of execution
-    text = nbformat.writes(notebook)
-    return json.loads(text)
+    return tidy(json.loads(nbformat.writes(notebook)), folder)
+
+
+def tidy(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the notebook without what differs from run to run: times, warnings, progress, addresses, its folder."""
+    for cell in notebook["cells"]:
+        cell["metadata"] = {}
+        if cell["cell_type"] == "code":
+            shown = [each for each in cell["outputs"] if each.get("name") != "stderr" and not _is_address(each)]
+            cell["outputs"] = json.loads(json.dumps(shown).replace(f"{folder}/", ""))
+    return notebook
+
+
+def _is_address(output: dict[str, Any]) -> bool:
+    return bool(ADDRESS.match("".join(output.get("data", {}).get("text/plain", ""))))
 
 
 def main() -> None:
@@ -116,7 +131,11 @@ def main() -> None:
         path = script.with_suffix(".ipynb")
         if arguments.run is not None and arguments.run in script.name:
             began = time.monotonic()
-            save(execute(script, script.parent), path)
+            with tempfile.TemporaryDirectory() as folder:
+                copied = Path(
+                    shutil.copytree(script.parent, Path(folder, "copy"), ignore=shutil.ignore_patterns("*-store"))
+                )
+                save(execute(script, copied), path)
             print(f"{path.name}: {time.monotonic() - began:.0f} s")
         elif not is_current(script):
             earlier = json.loads(path.read_text()) if path.exists() else {"cells": []}
