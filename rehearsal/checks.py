@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 
 import torch
@@ -11,6 +12,7 @@ from skytrain.runs import attempt_numbers, read_attempt, read_metrics, read_spen
 from skytrain.targets.ec2.billing import BILLED_SECONDS
 
 from .hosts import namespaces
+from .hypervisor import ROUND_SECONDS
 from .laptop import STEPS
 from .world import RehearsalFailed, RehearsedRun
 
@@ -48,7 +50,7 @@ def numbers(run: RehearsedRun) -> dict[tuple[int, str], float]:
 
 
 def check_spend(run: RehearsedRun) -> str:
-    """The meter against the hypervisor's own count, for each machine."""
+    """The meter against the hypervisor's own count, for each machine; then what `skytrain costs` says of the ended run."""
     counts = read_spend(run.store, run.run).counts
     above = []
     problems = []
@@ -73,8 +75,20 @@ def check_spend(run: RehearsedRun) -> str:
         raise RehearsalFailed("the meter is wrong:\n  " + "\n  ".join(problems))
     return (
         f"{len(run.lives)} machines, {sum(life.seconds for life in run.lives):.0f} machine-seconds, ${true:.4f}; the meter "
-        f"says ${usd:.4f}: {min(above):.1f} to {max(above):.1f} s above each life"
+        f"says ${usd:.4f}: {min(above):.1f} to {max(above):.1f} s above each life; {_check_settled(run)}"
     )
+
+
+def _check_settled(run: RehearsedRun) -> str:
+    """All machines have ended, so that the run costs what EC2's own times say: never less, and at most 2% more."""
+    found = json.loads(run.world.laptop.command("costs", run.run, "--json", "cloud=ec2").stdout)
+    true = sum(life.usd for life in run.lives)
+    # The hypervisor sees an end up to a round after EC2 does, and EC2's times are whole seconds.
+    below = sum(life.usd_per_hour for life in run.lives) * 2 * ROUND_SECONDS / 3600
+    above = MOST_SHARE_ABOVE * true + sum(life.usd_per_hour for life in run.lives) / 3600
+    if not found["settled"] or not true - below <= found["usd"] <= true + above:
+        raise RehearsalFailed(f"the machines cost ${true:.4f}; skytrain costs: ${found['usd']:.4f}\n{found}")
+    return f"settled: ${found['usd']:.4f}, {found['usd'] / true - 1:+.1%}"
 
 
 def check_generations(run: RehearsedRun) -> str:

@@ -9,7 +9,18 @@ import pytest
 
 from skytrain.aws import CloudError
 from skytrain.pipelines.costs import bill_call, cost_notes, cost_rows, costs, read_bill
-from skytrain.runs import Lines, attempt_key, claim_attempt, create_run, host_key, new_record
+from skytrain.report import describe_status
+from skytrain.runs import (
+    Lines,
+    attempt_key,
+    claim_attempt,
+    create_run,
+    host_key,
+    new_record,
+    run_status,
+    spent_usd,
+    write_billed,
+)
 from skytrain.storage import open_store
 from tests.support.tiny import tiny_config
 
@@ -59,6 +70,35 @@ def test_what_machines_cost_beyond_the_attempts_comes_last(config, tmp_path):
         (None, "four", 900.0, 0.25),
     ]
     assert cost_rows(found)[6][:2] == ("-", "four") and found.usd == 5.25
+
+
+def test_a_run_whose_machines_have_all_ended_costs_what_ec2_says(config, tmp_path):
+    store = open_store(str(shutil.copytree(open_store(config.store).local_path(""), tmp_path / "store")))
+    config = replace(config, store=replace(config.store, root=store.root))
+    spend(store, 1, **{"i-1 a": (0.5, 1800.0), "i-2 a": (0.5, 1800.0)})
+    left = {
+        "spend": {"usd": 1.0, "machines": {"i-1 a": {"usd": 0.6, "seconds": 2160.0, "boot": "", "boot_seconds": 0.0}}}
+    }
+    store.write(host_key("r", "left", "2x1", "i-1.0"), json.dumps(left).encode())
+    write_billed(store, "r", "i-1", 2100.0, 0.58)
+    found = costs(config, "r", None)
+    assert found.usd == 5.6 and not found.settled  # i-2 may run
+    assert run_status(store, "r", 10).usd == spent_usd(store, "r") == 5.6
+    write_billed(store, "r", "i-2", 1750.0, 0.49)
+    found = costs(config, "r", None)
+    assert [
+        (each.attempt, each.machine, each.seconds, each.usd) for each in found.machines if "i-" in each.machine
+    ] == [
+        (1, "i-1 a", 1800.0, 0.5),
+        (1, "i-2 a", 1750.0, 0.49),
+        (None, "i-1 a", 300.0, pytest.approx(0.08)),
+    ]
+    assert found.usd == pytest.approx(5.57) and "EC2's own launch and end times" in found.to_text()
+    status = run_status(store, "r", 10)
+    assert (status.usd, status.metered_usd) == (pytest.approx(5.57), 5.6) and spent_usd(store, "r") == status.usd
+    assert dict(describe_status(status))["cost"].startswith("$5.57 by EC2's own times, $5.60 by the meter while it ran")
+    spend(store, 3, **{"i-1 b": (0.1, 180.0)})  # stopped and started again: EC2 tells only of the last start
+    assert spent_usd(store, "r") > 5.6
 
 
 class Explorer:

@@ -40,6 +40,7 @@ from skytrain.runs import (
     launches_of,
     read_spend,
     record_resume,
+    settled_counts,
     stop_asked,
     write_outcome,
 )
@@ -340,6 +341,12 @@ class World:
             assert counted > billed - 1.0, f"{machine.id}: billed {billed:.0f} s, counted {counted:.0f} s\n{text}"
             most = billed + max(MOST_SECONDS_ABOVE, 0.02 * billed)
             assert counted <= most, f"{machine.id}: billed {billed:.0f} s, counted {counted:.0f} s\n{text}"
+        if (settled := settled_counts(self.store, RUN, counts)) is not None:
+            usd = sum(count.usd for count in settled.values())
+            # EC2's times are whole seconds.
+            assert self.usd <= usd <= 1.02 * self.usd + len(self.machines) * PRICE / 3600, (
+                f"EC2 bills ${self.usd:.2f}, settled: ${usd:.2f}\n{text}"
+            )
 
     @property
     def bound(self) -> int:

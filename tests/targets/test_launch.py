@@ -36,6 +36,7 @@ from skytrain.runs import (
     launches_of,
     read_launch,
     read_spend,
+    spent_usd,
     started_key,
     stopped_key,
     supersede_launch,
@@ -293,15 +294,22 @@ def test_what_a_machine_recorded_of_itself_is_not_less_than_what_ec2_bills(
     record, ec2 = start_launch(ready, {}, Silent()), ground.session.client("ec2")
     [found] = ec2.describe_instances()["Reservations"][0]["Instances"]
     name, key = found["InstanceId"], f"{found['InstanceId']} {found['LaunchTime'].isoformat()}"
-    own = {"usd": 0.001, "seconds": 12.0, "boot": "b", "boot_seconds": 12.0}
-    heartbeat = {"spend": {"usd": 0.001, "usd_per_hour": 1.0, "machines": {key: own}}}
-    ready.store.write(f"runs/{RUN}/meeting/left/1x1/{name}.a.json", json.dumps(heartbeat).encode())
+
+    def record_own(seconds: float) -> None:
+        own = {"usd": seconds, "seconds": seconds, "boot": "b", "boot_seconds": 12.0}
+        heartbeat = {"spend": {"usd": seconds, "usd_per_hour": 3600.0, "machines": {key: own}}}
+        ready.store.write(f"runs/{RUN}/meeting/left/1x1/{name}.a.json", json.dumps(heartbeat).encode())
+
+    record_own(12.0)
     target = Ec2Launcher()
     target.count_machines(ground.session, ready.store, record)
     assert read_spend(ready.store, RUN).counts[key].seconds == 12.0  # it runs, and records more itself
     ec2.terminate_instances(InstanceIds=[name])
     target.count_machines(ground.session, ready.store, record)
     assert read_spend(ready.store, RUN).counts[key].seconds == 60.0
+    record_own(75.0)  # it counted ahead, and while it was shut down
+    assert read_spend(ready.store, RUN).counts[key].seconds == 75.0
+    assert spent_usd(ready.store, RUN) == pytest.approx(record.groups[0].usd_per_hour / 60)
     assert len([one for one in read_spend(ready.store, RUN).counts if one.startswith(name)]) == 1
 
 

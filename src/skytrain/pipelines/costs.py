@@ -13,7 +13,18 @@ from ..aws import RUN, AwsSession, Call, CloudError
 from ..config import Config, format_bytes, format_seconds, plural
 from ..planning import unit_prices
 from ..report import text_table
-from ..runs import Count, HostSpends, LaunchRecord, command_spends, last_records, launches_of, load_run, read_pipeline
+from ..runs import (
+    Count,
+    HostSpends,
+    LaunchRecord,
+    command_spends,
+    last_records,
+    launches_of,
+    load_run,
+    read_pipeline,
+    read_spend,
+    settled_counts,
+)
 from ..storage import Store, open_store
 from ..targets import billing_targets, built_in_target, count_launches, ledger_rows
 from ..tuning import SweepStore
@@ -73,6 +84,7 @@ class RunCosts:
     jobs: tuple[JobCost, ...] = ()  # of targets that bill jobs
     unread_jobs: int = 0  # of those, without a session to ask about them
     stages: tuple[tuple[str, ...], ...] = ()  # of the pipeline that the run belongs to: a table, header first
+    settled: bool = False  # whether machines are counted by EC2's own times: all have ended
 
     @property
     def usd(self) -> float:
@@ -103,13 +115,16 @@ def costs(
         if launched and not store.exists(f"runs/{run}/run.json")
         else load_run(store, run).started_at
     )
-    machines = tuple(machine_costs(store, run))
+    machines = machine_costs(store, run)
+    settled = settled_counts(store, run, read_spend(store, run).counts)
+    if settled is not None:
+        machines = settled_costs(machines, settled)
     stored = sum(stat.size for stat in store.list(f"runs/{run}"))
     hours = sum(machine.seconds for machine in machines) / 3600
     remote = store.local_path("") is None
     return RunCosts(
         run=run,
-        machines=machines,
+        machines=tuple(machines),
         metered=any(machine.usd for machine in machines),
         stored_bytes=stored,
         storage_usd_per_month=unit_prices()["s3"].usd * stored / 1e9 if remote else 0.0,
@@ -124,6 +139,7 @@ def costs(
         jobs=() if session is None else tuple(job_costs(session, launches)),
         unread_jobs=len(launches) if session is None else 0,
         stages=tuple(ledger_rows(store, run)),
+        settled=settled is not None,
     )
 
 
@@ -191,6 +207,20 @@ def machine_costs(store: Store, run: str) -> list[MachineCost]:
         for key, fields in command["machines"].items():
             added = _with_command(added, key, Count(**fields), before.get(key))
     return added
+
+
+def settled_costs(added: Sequence[MachineCost], settled: Mapping[str, Count]) -> list[MachineCost]:
+    """Return the costs whose sum for each machine is the settled one; what was counted ahead is taken off the last."""
+    kept = []
+    left = {key: (count.seconds, count.usd) for key, count in settled.items()}
+    last = {each.machine: number for number, each in enumerate(added)}
+    for number, each in enumerate(added):
+        seconds, usd = left[each.machine]
+        cut = (seconds, usd) if number == last[each.machine] else (min(each.seconds, seconds), min(each.usd, usd))
+        left[each.machine] = (seconds - cut[0], usd - cut[1])
+        if cut[0] > 0 or cut[1] > 0:
+            kept.append(dataclasses.replace(each, seconds=cut[0], usd=cut[1]))
+    return kept
 
 
 def _with_command(added: list[MachineCost], key: str, now: Count, then: Count | None) -> list[MachineCost]:
@@ -273,6 +303,8 @@ def cost_notes(costs: RunCosts) -> list[str]:
         lines.append(f"{jobs} on {places}: add {settings} to see what they cost")
     if not costs.metered and not costs.jobs and not costs.unread_jobs:
         lines.append("no attempt knew the price of its machine: set budget.usd_per_hour")
+    if costs.settled:
+        lines.append("all machines have ended: counted by EC2's own launch and end times, not by the meter")
     stored = format_bytes(costs.stored_bytes)
     lines.append(
         f"storage: {stored}, about ${costs.storage_usd_per_month:.2f} a month; requests: about ${costs.requests_usd:.2f}"

@@ -473,6 +473,7 @@ def _cost_text(status: RunStatus) -> str:
         return ""
     return (
         f"${status.usd:.2f}"
+        + _if_known(status.metered_usd, " by EC2's own times, ${:.2f} by the meter while it ran".format)
         + _if_known(status.projected_usd, ", ${:.2f} when it is done".format)
         + _if_known(status.budget_usd, ", budget ${:g}".format)
     )

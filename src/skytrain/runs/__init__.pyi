@@ -73,6 +73,7 @@ from .meter import (
     Count as Count,
     Meter as Meter,
     Spend as Spend,
+    billed_machines as billed_machines,
     boot_clock as boot_clock,
     boot_id as boot_id,
     command_spends as command_spends,
@@ -82,8 +83,10 @@ from .meter import (
     read_spend as read_spend,
     recorded_commit as recorded_commit,
     recorded_usd as recorded_usd,
+    settled_counts as settled_counts,
     spent_usd as spent_usd,
     this_machine as this_machine,
+    write_billed as write_billed,
 )
 from .metrics import (
     MetricsReader as MetricsReader,
@@ -96,11 +99,9 @@ from .pipeline_record import (
     LaunchedStage as LaunchedStage,
     PipelineRecord as PipelineRecord,
     StageCost as StageCost,
-    billed_machines as billed_machines,
     finish_folder as finish_folder,
     pipeline_ledger as pipeline_ledger,
     read_pipeline as read_pipeline,
-    write_billed as write_billed,
     write_pipeline as write_pipeline,
 )
 from .prometheus import MetricsPage as MetricsPage, metrics_served as metrics_served

@@ -7,6 +7,9 @@ Any other machine is counted from the start of the run's first command to the en
 stopped. A command counts its own time (`CommandMeter`): that of its workers before they claim an attempt, of their end,
 and of those that are killed before they write anything.
 
+While a rented machine lives, its records count ahead, so that a lost one is not counted too low. When all of a run's
+rented machines have ended and EC2 has told when (`runs/<run>/billed/`), its times are what the run has cost.
+
 Clocks: seconds since boot, which cannot be set, and the metadata service's clock for the age of an instance.
 The machine's wall clock is never used: before it is synchronized it may be days off.
 """
@@ -27,8 +30,10 @@ from ..planning import Spending, load_catalog
 from ..storage import Store
 from .attempts import attempt_key, attempt_numbers, read_fence, read_outcome
 from .heartbeats import HostSpends
-from .reading import NO_SHAPE, SPEND, DamagedRecord, read_lines, read_object
+from .reading import NO_SHAPE, SPEND, DamagedRecord, Shape, is_amount, read_lines, read_object
 
+BILLED: Shape = {"seconds": is_amount, "usd": is_amount}
+INSTANCE_IDS = "i-"  # how the keys of rented machines begin
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -282,8 +287,44 @@ def command_spends(store: Store, run: str) -> list[dict[str, Any]]:
 
 
 def spent_usd(store: Store, run: str) -> float:
-    """Return what a run has cost so far, by all that its machines recorded; 0 for a run that has none."""
-    return sum(count.usd for count in read_spend(store, run).counts.values())
+    """Return what a run has cost so far, by EC2's times if it has ended, else by its machines' records; 0 without any."""
+    return sum(count.usd for count in final_counts(store, run, read_spend(store, run).counts).values())
+
+
+def billed_key(run: str, machine: str) -> str:
+    return f"runs/{run}/billed/{machine}.json"
+
+
+def write_billed(store: Store, run: str, machine: str, seconds: float, usd: float) -> None:
+    """Record what a terminated machine has cost by the service's own times."""
+    store.write(billed_key(run, machine), json.dumps({"seconds": seconds, "usd": usd}).encode())
+
+
+def billed_machines(store: Store, run: str) -> set[str]:
+    """Return the terminated machines whose cost is known by the service's own times."""
+    return {stat.key.rpartition("/")[2].removesuffix(".json") for stat in store.list(f"runs/{run}/billed/")}
+
+
+def settled_counts(store: Store, run: str, counts: Mapping[str, Count]) -> dict[str, Count] | None:
+    """Return the counts of a run by EC2's own times; None unless it has told those of every rented machine.
+
+    All or none: a figure that changed with each machine that ends would fall while the others run.
+    """
+    # The key of a rented machine has its id and its launch. One that was stopped and started has two, and EC2 only the last.
+    rented = {key.partition(" ")[0]: key for key in counts if key.startswith(INSTANCE_IDS)}
+    several = len(rented) < sum(key.startswith(INSTANCE_IDS) for key in counts)
+    if not rented or several or not rented.keys() <= billed_machines(store, run):
+        return None
+    settled = dict(counts)
+    for machine, key in rented.items():
+        billed = read_object(store, billed_key(run, machine), BILLED)
+        settled[key] = Count(billed["usd"], billed["seconds"], counts[key].boot, billed["seconds"])
+    return settled
+
+
+def final_counts(store: Store, run: str, counts: Mapping[str, Count]) -> Mapping[str, Count]:
+    """Return the counts by EC2's own times where they are settled, else as the machines recorded them."""
+    return settled_counts(store, run, counts) or counts
 
 
 def recorded_usd(store: Store, run: str, attempt: int) -> float | None:

@@ -1,18 +1,16 @@
 """The record of a pipeline, and its ledger: one budget for the launches that prepare, train and finish a model.
 
-A stage costs what its machines have recorded, as for any run. Where EC2 has told when a machine started and ended, that
-counts instead (`runs/<run>/billed/`): machines record ahead, so that a lost one is not counted too low.
+A stage costs what its machines have recorded, as for any run, and what EC2 says once all of them have ended.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from ..config import build
 from ..storage import NotFound, Store
-from .meter import read_spend
+from .meter import final_counts, read_spend
 from .reading import DamagedRecord, read_object
 
 
@@ -80,36 +78,6 @@ def pipeline_ledger(store: Store, record: PipelineRecord) -> list[StageCost]:
 
 
 def _stage_cost(store: Store, stage: LaunchedStage) -> StageCost:
-    counts = {
-        key.partition(" ")[0]: (count.seconds, count.usd) for key, count in read_spend(store, stage.run).counts.items()
-    }
-    counts |= read_billed(store, stage.run)
-    seconds = sum(seconds for seconds, _ in counts.values())
-    return StageCost(stage, len(counts), seconds, sum(usd for _, usd in counts.values()))
-
-
-def billed_key(run: str, machine: str) -> str:
-    return f"runs/{run}/billed/{machine}.json"
-
-
-def write_billed(store: Store, run: str, machine: str, seconds: float, usd: float) -> None:
-    """Record what an ended machine has cost by the service's own times."""
-    store.write(billed_key(run, machine), json.dumps({"seconds": seconds, "usd": usd}).encode())
-
-
-def billed_machines(store: Store, run: str) -> set[str]:
-    """Return the ended machines whose cost is known by the service's own times."""
-    return {stat.key.rpartition("/")[2].removesuffix(".json") for stat in store.list(f"runs/{run}/billed/")}
-
-
-def read_billed(store: Store, run: str) -> Mapping[str, tuple[float, float]]:
-    """Return the seconds and the dollars of ended machines, by the service's own times."""
-    found = {}
-    for machine in billed_machines(store, run):
-        key = billed_key(run, machine)
-        fields = read_object(store, key)
-        try:
-            found[machine] = (float(fields["seconds"]), float(fields["usd"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise DamagedRecord(store, key, error) from None
-    return found
+    counts = final_counts(store, stage.run, read_spend(store, stage.run).counts)
+    seconds = sum(count.seconds for count in counts.values())
+    return StageCost(stage, len(counts), seconds, sum(count.usd for count in counts.values()))

@@ -10,7 +10,7 @@ from ..config import DONE, INTERRUPTED
 from ..storage import Store
 from .attempts import attempt_numbers, read_attempt, read_failure, read_outcome
 from .heartbeats import HostSpends
-from .meter import Count, command_spends, largest_counts, last_records
+from .meter import Count, command_spends, largest_counts, last_records, settled_counts
 from .metrics import last_metrics
 from .reading import MOST, is_time
 from .record import load_run
@@ -36,6 +36,7 @@ class RunStatus:
     tokens_per_s: float | None = None
     mfu: float | None = None
     usd: float | None = None
+    metered_usd: float | None = None  # where `usd` is EC2's own count of ended machines: what the meter had counted
     projected_usd: float | None = None
     budget_usd: float | None = None
     machine_seconds: float = 0.0
@@ -86,7 +87,10 @@ def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int,
     beat = beats.get(newest, {}) if newest is not None else {}
     # Hosts that wait, and those that have left since the last attempt, have recorded their own cost.
     counts = largest_counts([*beats.values(), *HostSpends(store, name).read(), *command_spends(store, name)])
-    usd = _usd(counts, beat)
+    metered = _usd(counts, beat)
+    settled = settled_counts(store, name, counts)
+    counts = settled or counts
+    usd = metered if settled is None else _usd(counts, beat)
     return RunStatus(
         run=name,
         state=state,
@@ -99,6 +103,7 @@ def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int,
         tokens_per_s=metrics.get("perf/tokens_per_s"),
         mfu=metrics.get("perf/mfu"),
         usd=usd,
+        metered_usd=None if settled is None else metered,
         projected_usd=usd if state == DONE else _projected(metrics, usd),
         budget_usd=record.config.get("budget", {}).get("usd"),
         machine_seconds=sum(count.seconds for count in counts.values()),
@@ -147,10 +152,11 @@ def _cause(outcome: dict[str, Any] | None) -> str | None:
     return cause if outcome and cause != outcome["outcome"] else None
 
 
-def hosts_usd(store: Store, run: str) -> float | None:
-    """Return what the hosts of a run that has not begun to train have recorded; None without a price."""
+def hosts_usd(store: Store, run: str) -> tuple[float | None, float | None]:
+    """Return what a run that has not begun to train has cost, and what its hosts recorded if EC2 has settled it."""
     counts = largest_counts(HostSpends(store, run).read())
-    return _usd(counts, {})
+    settled = settled_counts(store, run, counts)
+    return (_usd(counts, {}), None) if settled is None else (_usd(settled, {}), _usd(counts, {}))
 
 
 def _projected(metrics: dict[str, Any], usd: float | None) -> float | None:

@@ -86,8 +86,8 @@ def _launched_status(store: Store, record: LaunchRecord) -> RunStatus:
         state = "stopped"
     elif (reason := ended_reason(store, record)) is not None:
         state = "failed"
-    usd = hosts_usd(store, record.run)
-    return RunStatus(record.run, state, reason, since=record.launched_at, host=machines, usd=usd)
+    usd, metered = hosts_usd(store, record.run)
+    return RunStatus(record.run, state, reason, since=record.launched_at, host=machines, usd=usd, metered_usd=metered)
 
 
 def _state_of_job(store: Store, record: LaunchRecord) -> tuple[str, str | None]:

@@ -194,13 +194,16 @@ class RunWatch:
         """Add what the store does not have yet: machines cost money before they record it, and the plan has a budget."""
         if launch is None:
             return status
+        budget = status.budget_usd if status.budget_usd is not None else launch.budget_usd
         counted = {key.split()[0] for spend in self._spends.read() for key in spend.get("machines", {})}
         seconds = sum(node.seconds or 0.0 for node in booting if node.machine not in counted)
-        usd = (status.usd or 0.0) + seconds * launch.usd_per_hour / launch.nodes / 3600
+        if status.metered_usd is not None and not seconds:  # all machines have ended, and EC2's own count is known
+            return replace(status, budget_usd=budget)
+        usd = (status.metered_usd or status.usd or 0.0) + seconds * launch.usd_per_hour / launch.nodes / 3600
         # What was shown does not fall when a machine ends before it records its cost.
         self._shown_usd = max(self._shown_usd, usd)
-        budget = status.budget_usd if status.budget_usd is not None else launch.budget_usd
-        return replace(status, usd=self._shown_usd if self._shown_usd else status.usd, budget_usd=budget)
+        shown = self._shown_usd if self._shown_usd else status.usd
+        return replace(status, usd=shown, metered_usd=None, budget_usd=budget)
 
 
 def host_state(host: HostRecord, record: dict[str, Any], generation: GenerationRecord | None) -> tuple[str, int | None]:

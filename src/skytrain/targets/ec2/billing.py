@@ -19,6 +19,7 @@ from ...storage import Store
 from .history import GROUP_TAG, ended_at, group_history
 from .replacement import DEAD
 
+TERMINATED = frozenset({"shutting-down", "terminated"})
 BILLED_SECONDS = 60.0  # of every machine at least
 FORGOTTEN_SECONDS = 3600.0  # after which EC2 may not describe an ended instance any more
 
@@ -46,10 +47,12 @@ def count_machines(session: AwsSession, store: Store, record: LaunchRecord, *, r
     for name, instance in instances.items():
         group = next((tag["Value"] for tag in instance.get("Tags", []) if tag["Key"] == GROUP_TAG), "")
         ended = ended_at(instance)
-        if group in prices and ended is not None and name not in billed:
+        state = instance["State"]["Name"]
+        # A machine that is only stopped may start again.
+        if group in prices and ended is not None and state in TERMINATED and name not in billed:
             lived = _seconds(instance, ended)
             write_billed(store, record.run, name, lived, lived * prices[group] / 3600)
-        if group not in prices or (instance["State"]["Name"] not in DEAD and not running):
+        if group not in prices or (state not in DEAD and not running):
             continue
         if name in keys and ended is None:
             continue  # what machines record themselves reaches beyond their next record
