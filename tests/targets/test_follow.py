@@ -167,6 +167,15 @@ def test_a_launch_is_followed_with_its_exit_code_and_ctrl_c_detaches(
     assert shown.out.splitlines()[-3:] == [f"  skytrain {command}" for command in next_commands]
     assert len(groups_of(ground)) == 1
     end(typed.store, "00001", 6, "gpt2-typed")
+    ec2 = ground.session.client("ec2")
+
+    def give_back(_: float) -> None:
+        ids = [one["InstanceId"] for each in ec2.describe_instances()["Reservations"] for one in each["Instances"]]
+        ec2.terminate_instances(InstanceIds=ids)
+
+    monkeypatch.setattr("skytrain.cli.screen.pause", give_back)
     follower = RunFollower(compose(["cloud=ec2"]).config, "gpt2-typed", ground.session, launched=True)
     assert follow_launch(follower) == 6
-    assert "gpt2-typed: the run is over (exit code 6)" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "gpt2-typed: the run is over (exit code 6)" in shown.out
+    assert "by EC2's own times" in shown.out.splitlines()[-5]  # it waits for the machines' end, and says what they cost

@@ -60,7 +60,7 @@ class PlainScreen:
         from ..report import headline, view_line
 
         nodes = [(node.machine, node.state, node.rank) for node in view.nodes]
-        event = (headline(view), nodes, view.generation, view.launch)
+        event = (headline(view), nodes, view.generation, view.launch, view.status.metered_usd)
         step = view.status.step
         late = time.monotonic() - self._shown_at >= LINE_SECONDS
         if self._shown is None or self._shown[0] != event or (late and self._shown[1] != step):

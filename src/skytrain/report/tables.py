@@ -633,6 +633,7 @@ def _dollars(status: RunStatus) -> str:
     if status.usd is None:
         return ""
     of = f" of ${status.projected_usd:.2f}" if status.projected_usd is not None else ""
+    of = of if status.metered_usd is None else " by EC2's own times"
     return f"${status.usd:.2f}{of}" + (f", budget ${status.budget_usd:g}" if status.budget_usd is not None else "")
 
 

@@ -322,6 +322,11 @@ def settled_counts(store: Store, run: str, counts: Mapping[str, Count]) -> dict[
     return settled
 
 
+def is_settled(store: Store, run: str) -> bool:
+    """Return whether all rented machines of the run have ended, and EC2 has told when."""
+    return settled_counts(store, run, read_spend(store, run).counts) is not None
+
+
 def final_counts(store: Store, run: str, counts: Mapping[str, Count]) -> Mapping[str, Count]:
     """Return the counts by EC2's own times where they are settled, else as the machines recorded them."""
     return settled_counts(store, run, counts) or counts

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ..aws import AwsSession, CloudError
 from ..config import EXIT_CODES, INTERRUPTED, UNCOMMITTED, Config, SkytrainError, error_text
-from ..runs import LaunchRecord, MetricsReader, launches_of
+from ..runs import LaunchRecord, MetricsReader, is_settled, launches_of
 from ..storage import StoreError, open_store
 from .account import AccountMachine, account_state
 from .base import NoTarget, SchedulerError
@@ -22,6 +22,7 @@ from .run_view import RunView, RunWatch
 LOOK_SECONDS = 10.0
 TAGS_SECONDS = 30.0
 TROUBLE_SECONDS = 60.0
+SETTLE_LOOKS = 7  # at machines that give themselves back when the run is over
 GONE_LOOKS = 2  # in a row without a machine or a request for one, before the launch counts as over
 RESTART_SECONDS = 180.0  # in which a supervisor restarts a job that has failed
 KILL_GRACE = timedelta(minutes=5)
@@ -90,8 +91,8 @@ class RunFollower:
                 view = self.look()
                 screen.show(view)
                 if (end := self.end_of(view)) is not None:
-                    self._count_at = 0.0  # nobody may ask about the last machines while EC2 still knows them
-                    self._count_machines(screen.note)
+                    if self._settle(screen.note, wait):
+                        screen.show(self.look())
                     return end
                 if (tried := self._try_next_offer() if self._try_next_offer else None) is not None:
                     screen.note(tried)
@@ -104,6 +105,24 @@ class RunFollower:
                     told = error_text(error)
                     screen.note(f"warning: {told}\n  asking again every few seconds; the machines go on")
             wait(LOOK_SECONDS)
+
+    def _settle(self, tell: Callable[[str], None], wait: Callable[[float], None]) -> bool:
+        """Count the last machines when EC2 knows their ends; True if it then knows those of all. Ctrl-C ends the wait.
+
+        Nobody else may ask within the hour in which EC2 describes an ended machine.
+        """
+        for number in range(SETTLE_LOOKS):
+            self._count_at = 0.0
+            self._count_machines(tell)
+            if is_settled(self._store, self.run):
+                return True
+            if not self._counts or self._session is None or self.record is None or number == SETTLE_LOOKS - 1:
+                return False
+            try:
+                wait(LOOK_SECONDS)
+            except KeyboardInterrupt:
+                return False
+        return False
 
     def _count_machines(self, tell: Callable[[str], None]) -> None:
         """Record, now and then, what machines cost that have not recorded it themselves."""
