@@ -18,6 +18,7 @@ from skytrain.aws import Call, CloudError, GcSelection, Tags
 from skytrain.cli.main import app
 from skytrain.config import Config, SkytrainError
 from skytrain.jobs import generation_key
+from skytrain.pipelines.costs import sweep_costs
 from skytrain.pipelines.dashboard import StoreWatch
 from skytrain.report import machine_notes, machine_rows
 from skytrain.runs import (
@@ -55,7 +56,7 @@ from skytrain.targets.stopping import (
     stop_whole_sweep,
     stop_with_machines,
 )
-from skytrain.tuning import find_sweep_status
+from skytrain.tuning import Ledger, find_sweep_status
 from tests.support.actions import COMMAND_ACTIONS
 from tests.support.tiny import tiny_config
 from tests.targets.conftest import use_session
@@ -678,6 +679,19 @@ def test_a_sweep_is_stopped_by_its_name_before_its_machines_have_begun(machines,
     assert not may_grow(open_store(config.store), sweep)  # a machine that boots now ends itself
 
 
+def test_a_sweep_costs_what_its_machines_do_also_what_no_trial_is_charged(config, sweep):
+    store = open_store(config.store)
+    store.write("sweeps/hw/spec.json", b"{}")
+    Ledger(store, "sweeps/hw", 5.0).charge("trial-000", 0.4)
+    count = {"usd": 0.75, "seconds": 900.0, "boot": "b", "boot_seconds": 900.0}
+    spend = {"usd": 0.75, "usd_per_hour": 3.0, "machines": {"i-1 2026": count}}
+    store.write("runs/hw-machine-1/meeting/boot/i-1.json", json.dumps({"spend": spend}).encode())
+    rows = sweep_costs(config, "hw", None)
+    assert rows is not None and rows[-2:] == [("machines beyond these", "", "0.35"), ("all", "", "0.75")]
+    status = find_sweep_status(config, "hw")
+    assert status is not None and status.spent_usd == 0.75
+
+
 def test_a_machine_of_a_sweep_that_started_while_the_question_stood_is_ended(machines, config, sweep):
     status = find_sweep_status(config, "hw")
     assert status is not None
@@ -707,7 +721,11 @@ def test_stop_of_a_sweep_whose_records_are_damaged_ends_its_machines_by_force_an
         planned.end(0.0, False, noted)
     assert GROUP_OF_SWEEP in noted.texts[-1] and "skytrain stop hw cloud=aws --force" in noted.texts[-1]
     assert sizes(machines)[GROUP_OF_SWEEP] == (1, 1)
-    assert planned.end(0.0, True, noted).exit_code == 0 and sizes(machines)[GROUP_OF_SWEEP] == (0, 0)
+    words = ("stop", "hw", f"store.root={config.store.root}", "cloud=aws", "--yes")
+    with pytest.raises(DamagedRecord):
+        skytrain(*words)
+    done = skytrain(*words, "--force")
+    assert done.exit_code == 0 and sizes(machines)[GROUP_OF_SWEEP] == (0, 0)
 
 
 def test_stop_of_a_sweep_without_a_store_names_the_commands_that_end_its_machines(machines, config, sweep, monkeypatch):

@@ -11,8 +11,8 @@ from .output import tell
 def costs(run: RunName, overrides: StoreOverrides = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
     """Show what a run has cost, by attempt and machine.
 
-    Machines are what the run's meter counted: seconds from launch to end, times the price. Storage and requests are
-    estimates. With cloud=aws, Cost Explorer's figure for the tag skytrain:run is shown too (AWS charges $0.01 for the
+    Machines are what the run's meter counted: seconds from launch to end, times the price. With cloud=ec2, machines that
+    have all ended are counted by EC2's own times. Storage and requests are estimates. With cloud=aws, Cost Explorer's figure for the tag skytrain:run is shown too (AWS charges $0.01 for the
     request; the figure lags by a day, and the tag must be active as a cost allocation tag).
 
     With cloud=emr-serverless or cloud=emr, the jobs that prepared data are listed too: the hours that EMR Serverless
@@ -29,7 +29,8 @@ def costs(run: RunName, overrides: StoreOverrides = None, config_dir: ConfigDirs
     from ..pipelines.status import account_session
 
     config = compose_overrides(overrides, config_dir).config
-    if (ledger := sweep_costs(config, run)) is not None:
+    session = account_session(config)
+    if (ledger := sweep_costs(config, run, session, tell)) is not None:
         from ..report import text_table
 
         return print(
@@ -37,5 +38,5 @@ def costs(run: RunName, overrides: StoreOverrides = None, config_dir: ConfigDirs
             if as_json
             else text_table(ledger)
         )
-    spent = pipeline(config, run, account_session(config), tell)
+    spent = pipeline(config, run, session, tell)
     print(spent.to_json() if as_json else spent.to_text())

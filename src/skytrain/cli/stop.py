@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Annotated
 
@@ -47,7 +48,7 @@ def stop(
     """
     from ..config import SkytrainError, error_text
     from ..targets import stop_whole_sweep, target_of
-    from ..tuning import find_sweep_status
+    from ..tuning import find_sweep_status, launched_sweep
     from .console import reporter
 
     config = compose_overrides(overrides, config_dir).config
@@ -58,9 +59,11 @@ def stop(
     except SkytrainError as error:
         if config.cloud.project is None:
             raise
-        # Machines are found by their tags, also where the store does not answer.
+        # Machines are found by their launches, and by their tags also where the store does not answer.
         tell(f"warning: {error_text(error)}")
         sweep = None
+        with contextlib.suppress(SkytrainError):
+            sweep = launched_sweep(config, run)
     if sweep is not None:
         planned = stop_whole_sweep(config, sweep, tell, lambda: target.end_sweep(config, run))
     else:

@@ -24,10 +24,11 @@ from ..runs import (
     read_pipeline,
     read_spend,
     settled_counts,
+    spent_usd,
 )
 from ..storage import Store, open_store
 from ..targets import billing_targets, built_in_target, count_launches, ledger_rows
-from ..tuning import SweepStore
+from ..tuning import FINAL, SweepStore, machines_of_sweep
 
 # us-east-2. Rank 0 writes spend, metrics and log and lists the attempts every five seconds, and reads one small object.
 WRITES_PER_HOUR = 4 * 720
@@ -150,17 +151,31 @@ def _launches_of_stages(store: Store, run: str) -> list[LaunchRecord]:
     return [launch for other in others for launch in launches_of(store, other)]
 
 
-def sweep_costs(config: Config, name: str) -> list[tuple[str, ...]] | None:
-    """Return the ledger of a sweep as a table, header first; None where there is no sweep of this name."""
-    sweep = SweepStore(open_store(config.store), name)
+def sweep_costs(
+    config: Config, name: str, session: AwsSession | None, tell: Callable[[str], None] = lambda text: None
+) -> list[tuple[str, ...]] | None:
+    """Return the ledger of a sweep as a table, header first; None where there is no sweep of this name.
+
+    Rented machines cost more than its entries: they boot, end, and are lost between two records.
+    """
+    store = open_store(config.store)
+    sweep = SweepStore(store, name)
     if not sweep.exists():
         return None
+    machines = machines_of_sweep(store, name)
+    if session is not None:
+        count_launches(session, store, [one for run in machines for one in launches_of(store, run)], tell)
     rows: list[tuple[str, ...]] = [("ENTRY", "RESERVED", "DOLLARS")]
     entries = sorted(sweep.entries(), key=lambda entry: entry.what)
     for entry in entries:
-        charged = "-" if entry.charged_usd is None else f"{entry.charged_usd:.2f}"
-        rows.append((entry.what, f"{entry.reserved_usd:.2f}", charged))
-    return [*rows, ("all", "", f"{sum(entry.charged_usd or 0.0 for entry in entries):.2f}")]
+        dollars = "-" if entry.charged_usd is None else f"{entry.charged_usd:.2f}"
+        rows.append((entry.what, f"{entry.reserved_usd:.2f}", dollars))
+    charged = {entry.what: entry.charged_usd or 0.0 for entry in entries}
+    trials = sum(usd for what, usd in charged.items() if what != FINAL)
+    beyond = max(0.0, sum(spent_usd(store, run) for run in machines) - trials)
+    if beyond:
+        rows.append(("machines beyond these", "", f"{beyond:.2f}"))
+    return [*rows, ("all", "", f"{sum(charged.values()) + beyond:.2f}")]
 
 
 def billed_launches(store: Store, run: str) -> list[LaunchRecord]:

@@ -47,6 +47,8 @@ from .sweep_plan import Schedule as Schedule, plan_sweep as plan_sweep
 from .sweep_state import (
     SweepStatus as SweepStatus,
     find_sweep_status as find_sweep_status,
+    launched_sweep as launched_sweep,
+    machines_of_sweep as machines_of_sweep,
     newest_trial_run as newest_trial_run,
     stop_sweep as stop_sweep,
     sweep_spent_usd as sweep_spent_usd,

@@ -17,7 +17,7 @@ class SweepStatus:
     """The status of a sweep, read from the store."""
 
     sweep: str
-    state: str  # tuning, idle, or answered
+    state: str  # tuning, idle, answered, or damaged
     finished: int
     running: list[str]  # running trials, each with its machine
     machines: list[str]  # names of the launches that work on it
@@ -44,8 +44,7 @@ def find_sweep_status(config: Config, name: str | None) -> SweepStatus | None:
     state = sweep.state()
     answer = sweep.answer()
     sessions = live_sessions(sweep)
-    entries = {entry.what: entry.usd for entry in sweep.entries()}
-    final = entries.pop(FINAL, 0.0)
+    final = next((entry.usd for entry in sweep.entries() if entry.what == FINAL), 0.0)
     word = "tuning" if sessions else ("answered" if answer is not None else "idle")
     return SweepStatus(
         sweep=name,
@@ -54,11 +53,31 @@ def find_sweep_status(config: Config, name: str | None) -> SweepStatus | None:
         running=_running(state),
         machines=machines,
         sessions=sessions,
-        spent_usd=sum(entries.values()),
+        spent_usd=sweep_spent_usd(store, name),
         final_usd=final,
         answer=answer.rate if answer else None,
         low=answer.low if answer else None,
         high=answer.high if answer else None,
+    )
+
+
+def launched_sweep(config: Config, name: str) -> SweepStatus | None:
+    """Return what the launches of a sweep say of it, whose own records may be damaged; None without any."""
+    machines = machines_of_sweep(open_store(config.store), name)
+    if not machines:
+        return None
+    return SweepStatus(
+        sweep=name,
+        state="damaged",
+        finished=0,
+        running=[],
+        machines=machines,
+        sessions=[],
+        spent_usd=0.0,
+        final_usd=0.0,
+        answer=None,
+        low=None,
+        high=None,
     )
 
 
