@@ -344,7 +344,7 @@ class World:
         if (settled := settled_counts(self.store, RUN, counts)) is not None:
             usd = sum(count.usd for count in settled.values())
             # EC2's times are whole seconds.
-            assert self.usd <= usd <= 1.02 * self.usd + len(self.machines) * PRICE / 3600, (
+            assert self.usd - 1e-9 <= usd <= 1.02 * self.usd + len(self.machines) * PRICE / 3600, (
                 f"EC2 bills ${self.usd:.2f}, settled: ${usd:.2f}\n{text}"
             )
 

@@ -33,6 +33,7 @@ from skytrain.runs import (
     Silent,
     create_launch,
     current_offer,
+    is_settled,
     launches_of,
     read_launch,
     read_spend,
@@ -288,7 +289,7 @@ def test_a_machine_that_ec2_has_forgotten_is_counted_as_a_minute_by_its_groups_h
 
 @pytest.mark.usefixtures("without_packages")
 def test_what_a_machine_recorded_of_itself_is_not_less_than_what_ec2_bills(
-    ground: Ground, stubbed: StubbedSession, s3_root: str
+    ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = prepared(ground, stubbed, s3_root)
     record, ec2 = start_launch(ready, {}, Silent()), ground.session.client("ec2")
@@ -308,6 +309,13 @@ def test_what_a_machine_recorded_of_itself_is_not_less_than_what_ec2_bills(
     target.count_machines(ground.session, ready.store, record)
     assert read_spend(ready.store, RUN).counts[key].seconds == 60.0
     record_own(75.0)  # it counted ahead, and while it was shut down
+    with monkeypatch.context() as patched:
+        patched.setattr("skytrain.targets.ec2.billing.ended_at", lambda _: None)  # of a spot machine that AWS took
+        ready.store.delete(f"runs/{RUN}/billed/{name}.json")
+        target.count_machines(ground.session, ready.store, record)
+    assert is_settled(ready.store, RUN) and spent_usd(ready.store, RUN) == 75.0
+    ready.store.delete(f"runs/{RUN}/billed/{name}.json")
+    target.count_machines(ground.session, ready.store, record)
     assert read_spend(ready.store, RUN).counts[key].seconds == 75.0
     assert spent_usd(ready.store, RUN) == pytest.approx(record.groups[0].usd_per_hour / 60)
     assert len([one for one in read_spend(ready.store, RUN).counts if one.startswith(name)]) == 1

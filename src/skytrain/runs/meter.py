@@ -30,9 +30,9 @@ from ..planning import Spending, load_catalog
 from ..storage import Store
 from .attempts import attempt_key, attempt_numbers, read_fence, read_outcome
 from .heartbeats import HostSpends
-from .reading import NO_SHAPE, SPEND, DamagedRecord, Shape, is_amount, read_lines, read_object
+from .reading import NO_SHAPE, SPEND, DamagedRecord, Shape, is_amount, maybe, read_lines, read_object
 
-BILLED: Shape = {"seconds": is_amount, "usd": is_amount}
+BILLED: Shape = {"seconds": maybe(is_amount), "usd": maybe(is_amount)}
 INSTANCE_IDS = "i-"  # how the keys of rented machines begin
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -295,20 +295,21 @@ def billed_key(run: str, machine: str) -> str:
     return f"runs/{run}/billed/{machine}.json"
 
 
-def write_billed(store: Store, run: str, machine: str, seconds: float, usd: float) -> None:
-    """Record what a terminated machine has cost by the service's own times."""
+def write_billed(store: Store, run: str, machine: str, seconds: float | None, usd: float | None) -> None:
+    """Record what a terminated machine has cost by the service's own times; None where it does not tell when it ended."""
     store.write(billed_key(run, machine), json.dumps({"seconds": seconds, "usd": usd}).encode())
 
 
 def billed_machines(store: Store, run: str) -> set[str]:
-    """Return the terminated machines whose cost is known by the service's own times."""
+    """Return the machines that are recorded as terminated."""
     return {stat.key.rpartition("/")[2].removesuffix(".json") for stat in store.list(f"runs/{run}/billed/")}
 
 
 def settled_counts(store: Store, run: str, counts: Mapping[str, Count]) -> dict[str, Count] | None:
-    """Return the counts of a run by EC2's own times; None unless it has told those of every rented machine.
+    """Return the counts of a run by EC2's own times; None unless every rented machine is terminated.
 
-    All or none: a figure that changed with each machine that ends would fall while the others run.
+    All or none: a figure that changed with each machine that ends would fall while the others run. A machine of which EC2
+    does not say when it ended, such as a spot machine that it took back, keeps its own count.
     """
     # The key of a rented machine has its id and its launch. One that was stopped and started has two, and EC2 only the last.
     rented = {key.partition(" ")[0]: key for key in counts if key.startswith(INSTANCE_IDS)}
@@ -318,7 +319,8 @@ def settled_counts(store: Store, run: str, counts: Mapping[str, Count]) -> dict[
     settled = dict(counts)
     for machine, key in rented.items():
         billed = read_object(store, billed_key(run, machine), BILLED)
-        settled[key] = Count(billed["usd"], billed["seconds"], counts[key].boot, billed["seconds"])
+        if billed["seconds"] is not None and billed["usd"] is not None:
+            settled[key] = Count(billed["usd"], billed["seconds"], counts[key].boot, billed["seconds"])
     return settled
 
 

@@ -48,10 +48,10 @@ def count_machines(session: AwsSession, store: Store, record: LaunchRecord, *, r
         group = next((tag["Value"] for tag in instance.get("Tags", []) if tag["Key"] == GROUP_TAG), "")
         ended = ended_at(instance)
         state = instance["State"]["Name"]
-        # A machine that is only stopped may start again.
-        if group in prices and ended is not None and state in TERMINATED and name not in billed:
-            lived = _seconds(instance, ended)
-            write_billed(store, record.run, name, lived, lived * prices[group] / 3600)
+        # A machine that is only stopped may start again. The time of an end may be told later than the end.
+        if group in prices and name not in billed and (state == "terminated" or (state in TERMINATED and ended)):
+            lived = _seconds(instance, ended) if ended is not None else None
+            write_billed(store, record.run, name, lived, lived * prices[group] / 3600 if lived is not None else None)
         if group not in prices or (state not in DEAD and not running):
             continue
         if name in keys and ended is None:
