@@ -221,7 +221,7 @@ def delete_launches(world: World) -> None:
 
 
 def _record(world: World) -> str | None:
-    folders = ("meeting", "launches", "attempts", "stop.json")
+    folders = ("meeting", "launches", "attempts", "billed", "stop.json")
     keys = [key for key in sorted(world.objects) if key.startswith(tuple(f"runs/{RUN}/{name}" for name in folders))]
     return world.random.choice(keys) if keys else None
 

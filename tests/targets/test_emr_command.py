@@ -150,6 +150,8 @@ def test_a_serverless_job_from_its_request_to_its_end_and_again(
     assert typed("costs", "corpus", f"store.root={typed.store.root}") == 0  # without an account to ask
     assert "1 launch on EMR" in capsys.readouterr().out
 
+    assert typed.launch("cloud=emr-serverless", "--yes", "budget.usd=1.20") == 2  # 44 cents pay for 5 minutes
+    assert "budget.usd=1.2, of which $0.76 are spent, pays for" in capsys.readouterr().err and len(typed.jobs) == 1
     assert typed.launch("cloud=emr-serverless", "--yes") == 0  # a failed job is launched again, with the same words
     assert [one.name for one in typed.jobs] == [JOB, "skytrain-demo-corpus-00002"]
     first, second = (one.job_driver["sparkSubmit"] for one in typed.jobs)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..checkpoints import committed_steps
 from ..config import EXIT_CODES, Composed, Config, SkytrainError, total_steps
 from ..merging import DomainsFile
-from ..runs import Reporter, RunRecord, Start, check_run_name, config_changes, load_run, plain, run_status
+from ..runs import Reporter, RunRecord, Start, check_run_name, config_changes, load_run, plain, spent_usd
 from ..storage import Store, open_store
 from ..tokens import find_training_data
 
@@ -110,11 +110,6 @@ def is_done(domains: DomainsFile, record: RunRecord | None, config: Config) -> b
 
 def _start(domains: DomainsFile) -> Start:
     return Start(domains.seed, domains.weights_only, domains.at_step)
-
-
-def spent_usd(store: Store, run: str) -> float:
-    """Return the dollars that the run has cost; 0 if no price is known."""
-    return (run_status(store, run, 0).usd or 0.0) if store.exists(f"runs/{run}/run.json") else 0.0
 
 
 def _allowance(store: Store, domains: DomainsFile, domain: str, total_usd: float) -> float:

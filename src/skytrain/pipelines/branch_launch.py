@@ -12,10 +12,10 @@ from ..aws import AwsSession
 from ..config import Composed, SkytrainError, total_steps
 from ..merging import DomainsFile
 from ..planning import Budget, Plan, PlannedOffer, PlanRequest, leaves_mesh_open
-from ..runs import LaunchRecord, Reporter, launches_of
+from ..runs import LaunchRecord, Reporter, launches_of, spent_usd
 from ..storage import Store
 from ..targets import PlannedJob, Trials, ask_account, find_inputs, live_launch, plan_run
-from .branch import Compose, expert_words, find_expert, is_done, spent_usd
+from .branch import Compose, expert_words, find_expert, is_done
 
 
 @dataclass(frozen=True)

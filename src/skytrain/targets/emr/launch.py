@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...aws import AwsSession, Call, Tags, offered_zones
@@ -15,7 +15,7 @@ from ...planning import (
     load_catalog,
     timestamp,
 )
-from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, inputs_folder, launches_of, next_launch
+from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, inputs_folder, launches_of, next_launch, spent_usd
 from ...storage import Store, open_store
 from ...tokens import has_tokens
 from ..bundle import BundleContents, packed
@@ -25,10 +25,11 @@ from ..lifecycle import Advance, LaunchSteps, run_launch
 from ..limits import ask_account, check_alone, refuse_endpoint_names
 from ..machine_roles import EC2, MachineRole, machine_role, perform_with_role
 from ..wheels import PLATFORMS, ImagePython
+from . import NAMES
 from .checks import spark_job_checks
 from .costs import cluster_offer, cluster_price, serverless_offer, serverless_usd_per_hour
 from .environment import ENTRY, SPARK_PYTHON, PackedEnvironment, environment_of, pack_environment, packed_sha256
-from .jobs import SERVERLESS, emr_jobs_of, emr_log_folder, stop_emr_job
+from .jobs import SERVERLESS, emr_costs, emr_jobs_of, emr_log_folder, stop_emr_job
 from .requests import (
     BOOTSTRAP,
     START_SECONDS,
@@ -181,7 +182,8 @@ def _assembled(composed: Composed, preflight: Preflight, documents: float | None
     store = open_store(config.store)
     run = job_name(config, "prepare")
     target = config.cloud.target
-    number = next_launch(launches_of(store, run))
+    earlier = launches_of(store, run)
+    number = next_launch(earlier)
     work = corpus_work(prepare_work(config), documents)
     assert config.cloud.region is not None and config.cloud.project is not None and target is not None
     image = ImagePython(SPARK_PYTHON, PLATFORMS, {})
@@ -207,7 +209,7 @@ def _assembled(composed: Composed, preflight: Preflight, documents: float | None
         logs=f"{store.url(f'runs/{run}/launches/{number}')}/logs/",
     )
     tags = Tags(config.cloud.project, config.cloud.owner or session.identity.name, run)
-    timeout = _timeout(config, usd)
+    timeout = _timeout(config, usd, 0.0 if preflight.preview else _spent_usd(preflight, store, run, earlier))
     job = EmrJobSpec(
         run=run,
         launch=number,
@@ -275,18 +277,25 @@ def _executors(config: Config) -> int:
     return wanted.executors or count
 
 
-def _timeout(config: Config, usd_per_hour: float) -> int:
-    """Return the seconds of an attempt: the settings', or fewer if all attempts would cost more than the budget."""
+def _spent_usd(preflight: Preflight, store: Store, run: str, earlier: Sequence[LaunchRecord]) -> float:
+    """Return what earlier launches of the run have cost: jobs by EMR's own account, machines of EC2 by their meter."""
+    jobs = emr_costs(preflight.session, [one for one in earlier if one.target in NAMES], preflight.now)
+    return spent_usd(store, run) + sum(job.usd or 0.0 for job in jobs)
+
+
+def _timeout(config: Config, usd_per_hour: float, before_usd: float) -> int:
+    """Return the seconds of an attempt: the settings', or fewer if all attempts would cost more than is left of the budget."""
     wanted = config.cloud.emr
     seconds = wanted.timeout
     besides = 0.0 if config.cloud.target == SERVERLESS else START_SECONDS + wanted.idle
-    paid_seconds = Budget.of(config.budget).hours_at(usd_per_hour) * 3600
+    paid_seconds = Budget.of(config.budget).after(before_usd).hours_at(usd_per_hour) * 3600
     seconds = min(seconds, (paid_seconds - besides) / (1 + wanted.retries))
     if seconds < 300:
+        spent = f", of which ${before_usd:.2f} are spent," if before_usd else ""
         raise SkytrainError(
-            f"budget.usd={config.budget.usd:g} pays for {max(0.0, seconds) / 60:.1f} minutes of each of {1 + wanted.retries} "
+            f"budget.usd={config.budget.usd:g}{spent} pays for {max(0.0, seconds) / 60:.1f} minutes of each of {1 + wanted.retries} "
             f"attempts at ${usd_per_hour:.2f} an hour\n"
-            "  raise budget.usd, or set cloud.emr.retries=0, or use fewer executors or nodes"
+            "  raise budget.usd, which is for the whole run, or set cloud.emr.retries=0, or use fewer executors or nodes"
         )
     return int(seconds)
 
