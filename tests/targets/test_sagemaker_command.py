@@ -23,6 +23,7 @@ from skytrain.planning import save_catalog
 from skytrain.planning.catalog import Price, packaged_catalog
 from skytrain.runs import launches_of
 from skytrain.storage import open_store
+from skytrain.targets import limits as launch_limits
 from skytrain.targets.sagemaker.jobs import LOG_GROUP, on_demand_usd
 from tests.support.token_manifests import store_manifests
 
@@ -363,7 +364,7 @@ def test_a_machine_costs_what_the_pricing_api_says_for_training(ground: Ground) 
 
 
 def test_restarts_of_a_job_are_counted_by_sagemaker_and_end_with_what_is_left_of_the_budget(
-    typed: TypedSageMaker, stubbed: StubbedSession, capsys: pytest.CaptureFixture[str]
+    typed: TypedSageMaker, stubbed: StubbedSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record_spend(typed.store, "gpt2-typed", 3.0)
     quota(stubbed, 1.0)
@@ -375,3 +376,10 @@ def test_restarts_of_a_job_are_counted_by_sagemaker_and_end_with_what_is_left_of
     quota(stubbed, 1.0)
     assert typed.launch("budget.usd=3", "--dry-run") == 2
     assert "nothing is left to rent machines with" in capsys.readouterr().err
+    quota(stubbed, 1.0)
+    assert typed.launch("budget.usd=9", "--yes") == 0
+    typed.jobs[JOB].billable_time_in_seconds = 4 * 3600  # its containers died before they recorded anything
+    monkeypatch.setattr(launch_limits, "BEGIN_SECONDS", 0)
+    quota(stubbed, 1.0)
+    assert typed.launch("budget.usd=6", "--dry-run") == 2
+    assert "run gpt2-typed has cost $6.00 already" in capsys.readouterr().err

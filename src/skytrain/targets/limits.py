@@ -123,13 +123,16 @@ def count_launches(
             tell(f"warning: machines of {record.run} could not be counted: {error_text(error)}")
 
 
-def seconds_affordable(config: Config, store: Store, run: str, usd_per_hour: float | None) -> float:
+def seconds_affordable(
+    config: Config, store: Store, run: str, usd_per_hour: float | None, *, billed_usd: float = 0.0
+) -> float:
     """Return how long what is left of `budget.usd` pays for machines of this price, all together.
 
+    `billed_usd` is what a service says that the run has cost, which may be more than its machines have recorded.
     Raises SkytrainError where nothing is left, or so little that they would end while they boot.
     """
     budget = Budget.of(config.budget)
-    spent = spent_usd(store, run)
+    spent = max(spent_usd(store, run), billed_usd)
     if budget.usd is None:
         return math.inf
     known = f"budget.usd={budget.usd:g}: run {run} has cost ${spent:.2f} already"

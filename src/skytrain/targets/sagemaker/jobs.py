@@ -36,6 +36,12 @@ def jobs_of(session: AwsSession, launches: Sequence[LaunchRecord]) -> list[Sched
     return [_job(name, job) for name, job in described if job is not None]
 
 
+def billed_usd(session: AwsSession, launches: Sequence[LaunchRecord]) -> float:
+    """Return what SageMaker bills for the jobs of these launches: from their start, and agents count from theirs."""
+    prices = {group.name: group.nodes * group.usd_per_hour for record in launches for group in record.groups}
+    return sum((job.facts["billed_seconds"] or 0.0) * prices[job.name] / 3600 for job in jobs_of(session, launches))
+
+
 def _job(name: str, described: dict[str, Any]) -> SchedulerJob:
     """Return a training job; managed spot bills fewer seconds than it ran, at the price on demand."""
     state = described["TrainingJobStatus"]

@@ -20,7 +20,7 @@ from ..machine_roles import MachineRole, machine_role, perform_with_role
 from ..plans import PlannedJob, plan_file
 from ..wheels import PLATFORMS, ImagePython
 from .checks import training_job_checks
-from .jobs import jobs_of, on_demand_usd, stop_job, training_job
+from .jobs import billed_usd, jobs_of, on_demand_usd, stop_job, training_job
 from .requests import CONFIG, ENTRY, JobPlaces, SageMakerJobSpec, StartScript, check_settings
 
 NAME_TAKEN = "ResourceInUse"  # CreateTrainingJob's error for a name that a job has, or had
@@ -173,7 +173,8 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
     )
     job.request()  # settings that SageMaker refuses are told before prices are asked for
     usd = max(job.offer.usd_per_hour_each) if preflight.preview else _price(session, job)
-    most = seconds_affordable(config, store, run, usd * job.offer.nodes)
+    billed = 0.0 if preflight.preview else billed_usd(session, earlier)
+    most = seconds_affordable(config, store, run, usd * job.offer.nodes, billed_usd=billed)
     offer = replace(job.offer, kill_after_seconds=min(job.offer.kill_after_seconds, most))
     job = replace(job, offer=offer)
     role = None
