@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 from tests.support.tiny import TINY
@@ -90,7 +91,11 @@ def check_money(run: RehearsedRun) -> str:
     open_entries = [one.what for one in ledger.entries if one.charged_usd is None and one.what != FINAL]
     if open_entries:
         raise RehearsalFailed(f"not charged: {open_entries}")
+    shown = json.loads(run.world.laptop.command("costs", SWEEP, "--json", "cloud=ec2").stdout)[-1]
+    # Its figures are whole cents.
+    if not spent - 0.006 <= float(shown["DOLLARS"]) <= 1.02 * spent + 0.006:
+        raise RehearsalFailed(f"the machines cost ${spent:.4f}, and skytrain costs says {shown}")
     return (
-        f"{len(run.lives)} machines cost ${spent:.4f}, the ledger says ${ledger.spent_usd:.4f}; "
-        f"${final:.4f} are kept for the final run, of ${BUDGET_USD:.2f}"
+        f"{len(run.lives)} machines cost ${spent:.4f}, the ledger says ${ledger.spent_usd:.4f}, skytrain costs "
+        f"${shown['DOLLARS']}; ${final:.4f} are kept for the final run, of ${BUDGET_USD:.2f}"
     )
