@@ -23,12 +23,13 @@ from skytrain.jobs import NodeRequest
 from skytrain.pipelines.node import take_part
 from skytrain.planning import write_plan
 from skytrain.planning.plan_file import PlannedCode
-from skytrain.runs import launches_of, stopped_key
-from skytrain.storage import open_store
+from skytrain.runs import launches_of, read_spend, stopped_key
+from skytrain.storage import Store, open_store
 from skytrain.targets import bundle as bundles
 from skytrain.targets.bundle import config_files, packed
 from skytrain.targets.ec2.machines import set_size
 from skytrain.targets.ec2.target import Ec2Launcher
+from skytrain.tuning import sweep_spent_usd
 from tests.support.token_manifests import store_manifests
 
 from .conftest import StubbedSession, record_spend, use_session, use_store
@@ -213,7 +214,15 @@ def test_a_sweep_that_is_launched_again_rents_machines_for_what_is_left_only(
         return typed(*words)
 
     assert typed(*words) == 0
+    known = list[int]()  # machines, when what is left is divided
+
+    def spent(store: Store, name: str) -> float:
+        known.append(len(read_spend(store, "hw-machine-1").counts))
+        return sweep_spent_usd(store, name)
+
+    monkeypatch.setattr("skytrain.targets.ec2.launch.sweep_spent_usd", spent)
     assert launch_again(10.0) == 0 and "$10.00 spent, " in capsys.readouterr().out
+    assert known == [2]  # one has recorded its cost, of the other EC2 told
     first, second = (one.groups[0] for one in launches_of(typed.store, "hw-machine-1"))
     assert second.kill_at < first.kill_at
     assert launch_again(40.0) == 2 and "has cost $40.00 already" in capsys.readouterr().err

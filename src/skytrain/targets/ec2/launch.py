@@ -18,6 +18,7 @@ from ...aws import (
     MachineImage,
     Tags,
     is_preview,
+    open_session,
     preview_image,
     quoted,
     quoted_by_plan,
@@ -61,7 +62,7 @@ from ...runs import (
     run_name,
 )
 from ...storage import Store, open_store
-from ...tuning import Schedule, plan_sweep, sweep_name, sweep_spent_usd
+from ...tuning import Schedule, machines_of_sweep, plan_sweep, sweep_name, sweep_spent_usd
 from ..bundle import UNKNOWN_SHA256, Bundle, BundleContents, bundle_of, packed, sums_sha256, upload_bundle
 from ..checks import Finding, Preflight, account_checks, planned_lines, require
 from ..jobs import group_name, job_config, job_extras, job_name, launch_record, machine_run, node_command
@@ -518,8 +519,7 @@ def plan_sweep_launch(overrides: Sequence[str], folders: Sequence[Path]) -> Swee
         more.append(f"tune.parallel={max(1, planned.plan.choice.gpus_per_node)}")
     composed, _ = compose_plan([*overrides, *more], folders, None)
     name = sweep_name(composed.config)
-    spent = 0.0 if is_preview(config.cloud) else sweep_spent_usd(open_store(config.store), name)
-    schedule = replace(schedule, spent_usd=spent)
+    schedule = replace(schedule, spent_usd=0.0 if is_preview(config.cloud) else _sweep_spent_usd(config, name))
     plan = sweep_plan(
         replace(planned.plan, config=dict(composed.values), words=list(composed.overrides)), schedule, composed
     )
@@ -528,6 +528,16 @@ def plan_sweep_launch(overrides: Sequence[str], folders: Sequence[Path]) -> Swee
         for number in range(1, config.tune.machines + 1)
     ]
     return SweepLaunch(name, schedule, tuple(jobs))
+
+
+def _sweep_spent_usd(config: Config, name: str) -> float:
+    """Return what a sweep has cost, machines that recorded nothing included, as far as AWS still knows them."""
+    store = open_store(config.store)
+    earlier = [record for run in machines_of_sweep(store, name) for record in launches_of(store, run)]
+    if earlier:
+        session = open_session(config.cloud.region, config.cloud.account)
+        count_launches(session, store, earlier, Silent().note)
+    return sweep_spent_usd(store, name)
 
 
 def sweep_plan(plan: Plan, schedule: Schedule, composed: Composed) -> Plan:
