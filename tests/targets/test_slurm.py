@@ -318,7 +318,10 @@ def test_a_job_that_slurm_itself_starts_again_and_again_without_a_commit_ends(sh
 
 
 def test_a_run_whose_budget_is_spent_is_not_submitted_again(shared, monkeypatch):
-    """Slurm bounds no restarts by money: the meter does, while agents run, and this check does before they are asked for."""
+    """Slurm bounds no restarts by money: the meter does, while agents run, and this check does before they are asked for.
+
+    Slurm itself ends a job that hangs, when what is left is spent.
+    """
     (shared / "store").mkdir()
     monkeypatch.setattr(slurm_launch, "check_slurm_version", lambda: None)
     monkeypatch.setattr(slurm_launch, "_check_partition", lambda wanted: "gpu")
@@ -326,6 +329,8 @@ def test_a_run_whose_budget_is_spent_is_not_submitted_again(shared, monkeypatch)
     monkeypatch.setattr(slurm_launch, "slurm_jobs", lambda run: [])
     monkeypatch.setattr(slurm_launch, "submit_job", lambda *_, **__: "7")
     record_spend(open_store(str(shared / "store")), "one", 3.0)
-    assert launch("budget.usd=4", "budget.usd_per_hour=1.5", ask=True).record.groups
+    words = ("budget.usd=4", "budget.usd_per_hour=1.5", "cloud.slurm.nodes=2", "cloud.slurm.save_before=5m")
+    # $1 at $3 an hour, a minute to spare, and the time in which it would be asked to save before the limit
+    assert "#SBATCH --time=0-00:26:00\n" in launch(*words, ask=True).script.render()
     with pytest.raises(SkytrainError, match="nothing is left to rent machines with"):
         launch("budget.usd=3", "budget.usd_per_hour=1.5", ask=True)

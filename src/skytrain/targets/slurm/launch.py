@@ -88,7 +88,10 @@ def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask
         elsewhere = [record for record in earlier if record.target != config.cloud.target]
         check_alone(elsewhere, store, datetime.now(UTC), lambda _: None)
         price = config.budget.usd_per_hour
-        seconds_affordable(config, store, run, price * wanted.nodes if price is not None else None)
+        most = seconds_affordable(config, store, run, price * wanted.nodes if price is not None else None)
+        # The run stops by itself before its budget is spent. Slurm ends one that hangs, not much later.
+        wanted = replace(wanted, time=min(wanted.time, most + wanted.save_before))
+        script = replace(script, settings=wanted)
         submit_job(script.render(), test_only=True)
     return SlurmLaunch(script, tuple(notes), _record(composed, LaunchId(run, number)), store)
 
