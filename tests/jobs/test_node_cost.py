@@ -129,7 +129,7 @@ def test_every_machine_counts_from_its_launch_to_its_end_across_generations_and_
     b = world.launch("i-b")
     world.until(180)
     a.start_agent()  # three minutes of boot are billed
-    assert hosts_usd(world.store, RUN) == pytest.approx(180 + 13)
+    assert hosts_usd(world.store, RUN)[0] == pytest.approx(180 + 13)
     world.until(240)
     b.start_agent()
     world.until(420)  # both wait
