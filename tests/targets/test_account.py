@@ -20,6 +20,7 @@ from skytrain.config import Config, SkytrainError
 from skytrain.jobs import generation_key
 from skytrain.pipelines.costs import sweep_costs
 from skytrain.pipelines.dashboard import StoreWatch
+from skytrain.pipelines.runs import delete_run, rename_run
 from skytrain.report import machine_notes, machine_rows
 from skytrain.runs import (
     DamagedRecord,
@@ -582,6 +583,18 @@ def launched(config, run: str, group: str) -> LaunchRecord:
     record = replace(record, groups=[replace(record.groups[0], name=group)])
     create_launch(open_store(config.store), record)
     return record
+
+
+def test_a_run_whose_machines_may_wait_for_others_is_neither_deleted_nor_renamed(config):
+    record_run(config, "a", ended=True)  # its last attempt has ended, and its machines have not
+    record, store = launched(config, "a", GROUP_OF_A), open_store(config.store)
+    with pytest.raises(SkytrainError, match="end it first: skytrain stop a cloud=ec2"):
+        delete_run(config, "a")
+    with pytest.raises(SkytrainError, match="cannot be renamed"):
+        rename_run(config, "a", "b")
+    store.write(stopped_key(record), b"{}")
+    delete_run(config, "a")
+    assert store.list("runs/a") == []
 
 
 def test_stop_sets_groups_to_zero_that_aws_does_not_describe_and_says_that_it_did_not_see_them(

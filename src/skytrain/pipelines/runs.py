@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ..checkpoints import committed_steps
 from ..config import Config, SkytrainError
 from ..runs import DamagedRecord, RunRecord, RunStatus, check_run_name, list_runs, load_run, run_names, save_run
 from ..storage import Stat, Store, open_store
-from ..targets import status_of
+from ..targets import active_launch, status_of
 
 LIVE = ("running", "starting")
 
@@ -78,7 +80,7 @@ def plan_deletion(config: Config, run: str) -> Deletion:
     """Return what deleting the run would remove. Raise SkytrainError for a live run."""
     store = open_store(config.store)
     record = load_run(store, run)
-    _refuse_live(status_of(store, record), "deleted")
+    _refuse_live(store, status_of(store, record), "deleted")
     stats = store.list(f"runs/{run}")
     children = [child.name for child in _children(store, run) if not committed_steps(store, child.name)]
     return Deletion(
@@ -93,7 +95,7 @@ def plan_deletion(config: Config, run: str) -> Deletion:
 def delete_run(config: Config, run: str) -> None:
     """Remove every object of the run. If it is killed half-way, the same call removes the rest."""
     store = open_store(config.store)
-    _refuse_live(status_of(store, load_run(store, run)), "deleted")
+    _refuse_live(store, status_of(store, load_run(store, run)), "deleted")
     for stat in _markers(store.list(f"runs/{run}/checkpoints")):
         store.delete(stat.key)
     for folder in store.folders(f"runs/{run}"):
@@ -112,10 +114,10 @@ def rename_run(config: Config, run: str, name: str) -> list[str]:
     record = load_run(store, run)
     if store.exists(f"runs/{name}/run.json"):
         raise SkytrainError(f"there is a run {name!r} already in {store.root}\n  choose another name")
-    _refuse_live(status_of(store, record), "renamed")
+    _refuse_live(store, status_of(store, record), "renamed")
     children = _children(store, run)
     for child in children:
-        _refuse_live(status_of(store, child), f"updated with the new name of {run}")
+        _refuse_live(store, status_of(store, child), f"updated with the new name of {run}")
     _copy(store, run, name)
     former = [*record.former_names, run]
     settings = {**record.config, "run": name}
@@ -159,7 +161,14 @@ def _with_new_name(child: RunRecord, run: str, name: str) -> RunRecord:
     )
 
 
-def _refuse_live(status: RunStatus, what: str) -> None:
+def _refuse_live(store: Store, status: RunStatus, what: str) -> None:
+    """Raise if processes write to the run, or machines of a launch may do so again: they may wait for another one."""
+    if status.state not in LIVE and (record := active_launch(store, status, datetime.now(UTC))) is not None:
+        raise SkytrainError(
+            f"run {status.run!r} was launched at {record.launched_at} by {record.launched_by}, and that is not over, so it "
+            f"cannot be {what}: its machines may wait for others\n"
+            f"  end it first: skytrain stop {shlex.quote(status.run)} {record.target_word}"
+        )
     if status.state in LIVE:
         raise SkytrainError(
             f"run {status.run!r} is {status.state} on {status.host}, so it cannot be {what}\n"

@@ -10,7 +10,7 @@ from .eks.serve import keep_served as keep_served
 from .follow import RunEnd as RunEnd, RunFollower as RunFollower
 from .inputs import find_inputs as find_inputs, prepare_job as prepare_job
 from .jobs import prepare_work as prepare_work
-from .leftovers import GcRequest as GcRequest, Leftovers as Leftovers
+from .leftovers import GcRequest as GcRequest, Leftovers as Leftovers, active_launch as active_launch
 from .limits import ask_account as ask_account, count_launches as count_launches, live_launch as live_launch
 from .pipeline import ledger_rows as ledger_rows, prepare_pipeline as prepare_pipeline
 from .plans import (

@@ -253,24 +253,31 @@ def _active_runs(config: Config, reporter: Reporter) -> dict[str, bool] | None:
 
 
 def _is_active(store: Store, status: RunStatus, now: datetime) -> bool:
-    """Return whether machines may work on the run: it writes to the store, or a launch of it is not over.
+    """Return whether machines may work on the run: it writes to the store, or a launch of it is not over."""
+    if status.state in (*LIVE, "damaged"):
+        return True
+    try:
+        if status.state == "stale" and not launches_of(store, status.run):
+            return True  # its machine may only be cut off
+        return active_launch(store, status, now) is not None
+    except DamagedRecord:
+        return True  # as far as anyone can tell
+
+
+def active_launch(store: Store, status: RunStatus, now: datetime) -> LaunchRecord | None:
+    """Return the launch of a run that is not over, by what the store says.
 
     The outcome of the last attempt does not tell: after an interruption the hosts that are left wait for another one.
     A launch is over when its hosts have recorded it, a person has stopped it, or its kill time has passed; that of the
     record counts, since tags can be edited. Whether a run was launched after its end is decided by the store's clock:
     those of machines may be wrong.
     """
-    if status.state in (*LIVE, "damaged"):
-        return True
-    try:
-        launches = launches_of(store, status.run)
-        if status.state == "stale" and not launches:
-            return True  # its machine may only be cut off
-        live = [each for each in launches if not each.failed and each.over_at > now]
-        ended_at = _ended_at(store, status.run) if status.state in OVER else 0.0
-        return any(recorded_at(store, record) > ended_at and not ended_in_store(record, store) for record in live)
-    except DamagedRecord:
-        return True  # as far as anyone can tell
+    live = [each for each in launches_of(store, status.run) if not each.failed and each.over_at > now]
+    ended_at = _ended_at(store, status.run) if status.state in OVER else 0.0
+    for record in live:
+        if recorded_at(store, record) > ended_at and not ended_in_store(record, store):
+            return record
+    return None
 
 
 def _ended_at(store: Store, run: str) -> float:
