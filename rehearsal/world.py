@@ -84,7 +84,7 @@ def world(seed: int, say: Callable[[str], None]) -> Iterator[World]:
         process, server = start_server(folder)
         stack.callback(process.wait)
         stack.callback(process.kill)
-        proxy = stack.enter_context(FaultProxy(server.port, SERVICES))
+        proxy = stack.enter_context(FaultProxy(server.port, SERVICES, REGION))
         keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": REGION}
         alone = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "none", "AWS_SHARED_CREDENTIALS_FILE": "none"}
         ways = {"AWS_ENDPOINT_URL": aws.endpoint, "AWS_ENDPOINT_URL_S3": proxy.url}

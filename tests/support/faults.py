@@ -87,6 +87,7 @@ class FaultProxy:
 
     upstream_port: int
     address: str = "127.0.0.1"  # at which it listens
+    region: str | None = None  # of its buckets; None: as the server says, and SeaweedFS's have none
     requests: list[Request] = field(default_factory=list)
     happened: Counter[str] = field(default_factory=Counter)
     _faults: list[Fault] = field(default_factory=list)
@@ -157,6 +158,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "damaged_request":
             body = with_one_bit_changed(body)
         status, headers, answer = self.ask_server(body)
+        if self.proxy.region is not None and self.path.endswith("?location"):
+            answer = f"<LocationConstraint>{self.proxy.region}</LocationConstraint>".encode()
         if fault == "lost_answer":
             return self.reset()
         if fault == "latency":
