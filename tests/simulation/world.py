@@ -282,7 +282,7 @@ class World:
             for name, replacement in {
                 "find_metadata": lambda: self.caller,
                 "open_store": lambda config: self.store,
-                "check_job": lambda *_: None,
+                "check_mesh": lambda *_: None,
                 "find_problems": lambda needs: [],
                 "TrainCommand": lambda *_: self.caller,
                 "NodeAgent": self._agent,
