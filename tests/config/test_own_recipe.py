@@ -109,6 +109,17 @@ def test_a_setting_of_another_choice_names_that_choice(word: str, choice: str) -
         compose([word])
 
 
+@pytest.mark.parametrize("word", ["recipe=../mine", "data=[../mine]", "optimizer={name: adamw}"])
+def test_a_choice_is_the_name_of_a_file_in_a_groups_folder(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "mine.yaml").write_text("# @package _global_\nrun: mine\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="is not a choice"):
+        compose([word])
+
+
 def test_a_word_that_resembles_nothing_gets_no_guess() -> None:
     with pytest.raises(ConfigError) as refusal:
         compose(["trainer.xyz=1"])

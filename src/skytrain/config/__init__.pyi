@@ -26,6 +26,7 @@ from .composition import (
     Composed as Composed,
     RecipeWeights as RecipeWeights,
     compose as compose,
+    settings_in as settings_in,
     unchecked_settings as unchecked_settings,
 )
 from .discovery import discover as discover, folders_with as folders_with

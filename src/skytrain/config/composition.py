@@ -194,6 +194,11 @@ def unchecked_settings(overrides: Sequence[str], config_dirs: Sequence[str | Pat
     return {str(key): value for key, value in values.items()}
 
 
+def settings_in(overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the settings that overrides make, by key, without the choices of groups."""
+    return {one.key_or_group: one.value() for one in parse_overrides(overrides) if one.key_or_group not in GROUPS}
+
+
 def _given(origins: Mapping[str, str]) -> frozenset[str]:
     ours = files(GROUPS_MODULE)
     return frozenset(
@@ -203,6 +208,8 @@ def _given(origins: Mapping[str, str]) -> frozenset[str]:
 
 def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -> tuple[DictConfig, dict[str, str]]:
     """Compose the YAML files, before the user's settings, and return the file that set each value."""
+    for choice in choices:
+        _check_choice(choice)
     folders = [Path(folder).resolve() for folder in config_dirs]
     for folder in folders:
         if not folder.is_dir():
@@ -293,6 +300,17 @@ def _name(repository: Any, config_path: str) -> str:
     if source is not None and source.scheme() == "file":
         return os.path.relpath(Path(source.path) / f"{config_path}.yaml")
     return f"{config_path}.yaml"
+
+
+def _check_choice(choice: Override) -> None:
+    """Raise ConfigError for a mapping, which Hydra would leave out without a word, and for a file outside the groups' folders."""
+    value = choice.value()
+    names = value if isinstance(value, list) else [value]
+    if any(isinstance(name, dict) or ".." in str(name).split("/") for name in names):
+        hint = (
+            f"{choice.key_or_group}=NAME chooses a file of a group; --config-dir names a folder with groups of your own"
+        )
+        raise ConfigError(choice.key_or_group, f"{value!r} is not a choice", origin=COMMAND_LINE, hint=hint)
 
 
 def _no_name(choices: list[Override]) -> SkytrainError | None:

@@ -8,13 +8,20 @@ a record names is compared with the person's own words: their configuration, and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from .errors import SkytrainError
 
 HUB_FAMILIES = ("hf",)  # whose `name` is a repository or a folder that is read
 FILES = ("loader.files.train", "loader.files.validation")  # that training and `evaluate` read
+DEFAULT_REVISION = "main"  # of a repository whose revision nobody names
+# Groups that say where a job runs, from which image, with which packages and whose rights. Their texts count as code, but for
+# these names.
+PLACES = ("cloud", "serve", "spark")
+HARMLESS = ("account", "instance_families", "owner", "project", "region", "reservation")
+PLAIN = re.compile(r"([\d.]+\w*)?")  # nothing, or a number with its unit
 # C0 and C1 but for tab and line feed, marks that change the direction of text, and halves of characters, which no terminal takes.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # What this process's person has named, as (key, value).
@@ -53,7 +60,7 @@ def check_named(names: Iterable[tuple[str, str]], where: str, writer: str = "who
     """Raise Untrusted unless the person has named all of these."""
     unknown = [f"{key}={value}" for key, value in names if (key, value) not in _trusted]
     if unknown:
-        options = " ".join(f"--trust {visible(word)}" for word in unknown)
+        options = " ".join(f"--trust {shlex.quote(visible(word))}" for word in unknown)  # people paste it into a shell
         raise Untrusted(
             f"{where} names code or files that you have not named: {visible(', '.join(unknown))}\n"
             f"  if you know them, and {writer}, add: {options}"
@@ -61,20 +68,30 @@ def check_named(names: Iterable[tuple[str, str]], where: str, writer: str = "who
 
 
 def check_words_of_file(
-    values: Mapping[str, Any], words: Iterable[str], typed: Iterable[str], where: str, writer: str
+    values: Mapping[str, Any], brought: Mapping[str, Any], own: Collection[str], where: str, writer: str
 ) -> None:
-    """Raise Untrusted if `words`, the settings that a file brings, name code that the person has not named.
+    """Raise Untrusted if `brought`, the settings that a file makes by key, name code that the person has not named.
 
-    Settings under a key that the person has typed are the person's own: their words come last. What a group of settings
-    names (data=..., recipe=...) is not judged: groups are read from the package and from the person's own folders.
+    Settings under a key of `own`, which the person has typed, are the person's own: their words come last. What a group of
+    settings names (data=..., recipe=...) is not judged: groups are read from the package and from the person's own folders.
+    An interpolation counts as code: it can bring in any other setting, or a variable of this process.
     """
-    own = _keys(typed)
-    brought = [key for key in _keys(words) if not _is_under(key, own)]
-    check_named([(key, value) for key, value in named_code(values) if _is_under(key, brought)], where, writer)
+    theirs = {key: value for key, value in brought.items() if not _is_under(key, own)}
+    named = [(key, value) for key, value in named_code(values) if _is_under(key, theirs)]
+    named += [(key, text) for key, value in theirs.items() for text in _texts(value) if "${" in text]
+    check_named(dict.fromkeys(named), where, writer)
 
 
-def _keys(words: Iterable[str]) -> list[str]:
-    return [word.partition("=")[0].lstrip("+~") for word in words if "." in word.partition("=")[0]]
+def _texts(value: Any) -> Iterator[str]:
+    """Yield all texts in a value, names of mappings included."""
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from (*_texts(name), *_texts(item))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, str):
+        yield str(value)
 
 
 def _is_under(key: str, others: Iterable[str]) -> bool:
@@ -85,19 +102,25 @@ def named_code(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
     """Yield the settings that name code, a repository or a folder, with their keys."""
     if values.get("family") in HUB_FAMILIES:
         yield f"{prefix}name", str(values.get("name"))
+        revision = values.get("revision")
+        if revision is not None or values.get("trust_remote_code"):  # anybody can propose code to a repository
+            yield f"{prefix}revision", str(DEFAULT_REVISION if revision is None else revision)
     for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from named_code(value, f"{prefix}{key}.")
-        elif isinstance(value, list | tuple):
-            for each in value:
-                if isinstance(each, Mapping):
-                    yield from named_code(each, f"{prefix}{key}.")
-                elif key == "loggers" and "." in str(each):
-                    yield f"{prefix}{key}", str(each)
-        elif isinstance(value, str) and (f"{prefix}{key}" in FILES or (key == "target" and "." in value)):
-            yield f"{prefix}{key}", value
-        elif key == "trust_remote_code" and value:
-            yield f"{prefix}{key}", str(value).lower()
+        whole = f"{prefix}{key}"
+        for each in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(each, Mapping):
+                yield from named_code(each, f"{whole}.")
+            elif isinstance(each, str) and _is_code(whole, each):
+                yield whole, each
+            elif key == "trust_remote_code" and each:
+                yield whole, str(each).lower()
+
+
+def _is_code(key: str, text: str) -> bool:
+    name = key.rpartition(".")[2]
+    if name in ("target", "loggers"):  # a name without a dot is one of Skytrain's own
+        return "." in text
+    return key in FILES or (key.partition(".")[0] in PLACES and name not in HARMLESS and not PLAIN.fullmatch(text))
 
 
 def visible(text: str) -> str:

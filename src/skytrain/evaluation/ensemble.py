@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from ..models import Branches, KVCache
-from ..runs import read_object, record_of
+from ..runs import Shape, is_amount, is_texts, read_object, record_of
 from ..storage import NotFound, Store
 from ..tokens import Batch, as_batch
 from .scorer import DataShare, RowLengths, TargetScores
 from .whole_model import WholeModel
 
+SHAPE: Shape = {"experts": is_texts, "prior": lambda value: isinstance(value, list)}
 RATE = 0.3  # of the exponential moving average of an updating prior, as in the paper's code
 
 
@@ -47,7 +48,10 @@ def read_ensemble(store: Store, run: str) -> EnsembleDefinition | None:
     key = ensemble_key(run)
     try:
         with record_of(store, key):
-            return EnsembleDefinition(**read_object(store, key))
+            forest = EnsembleDefinition(**read_object(store, key, SHAPE))
+            if not forest.experts or len(forest.experts) != len(forest.prior) or not all(map(is_amount, forest.prior)):
+                raise ValueError("each expert needs a prior")
+            return forest
     except NotFound:
         return None
 

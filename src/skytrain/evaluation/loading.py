@@ -57,9 +57,10 @@ def _place_ensemble(
     """Load all experts of an ensemble onto one device."""
     outside = [expert for expert in forest.experts if is_pretrained(expert) or is_model_file(expert)]
     check_named([("ensemble.expert", expert) for expert in outside], f"the ensemble {source}")
+    runs = [expert.partition("@")[0] for expert in forest.experts if expert not in outside]
+    if any(read_ensemble(store, run) for run in runs):  # one that names itself would be opened for ever
+        raise SkytrainError(f"{source} is an ensemble of ensembles\n  make one of the models themselves")
     experts = [place_model(config, store, expert, precision) for expert in forest.experts]
     models = [each.model for each in experts if isinstance(each.model, WholeModel)]
-    if len(models) < len(experts):
-        raise SkytrainError(f"{source} is an ensemble of ensembles\n  make one of the models themselves")
     model = EnsembleModel(models, forest.prior, updating=forest.updating)
     return PlacedModel(model, experts[0].tokenizer, source, load_run(store, source.partition("@")[0]))

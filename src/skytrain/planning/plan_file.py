@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -15,6 +16,8 @@ from .catalog import Market
 
 FORMAT = 3
 HASH = "hash"  # key of the hash over all other keys
+# What the words of a layout can say: how a run is distributed, in plain words and numbers. Machines get them as they are.
+LAYOUT_WORD = re.compile(r"(parallel(\.\w+)?|trainer\.(activation_checkpointing|micro_batch))=[\w-]+")
 JobKind = Literal["train", "prepare", "tune", "serve", "finish"]
 
 
@@ -191,7 +194,7 @@ def read_plan(path: Path) -> Plan:
         )
     try:
         return _typed(content)
-    except ConfigError as error:
+    except ValueError as error:  # ConfigError is one, and so is what a damaged time raises
         raise SkytrainError(f"{path} is not a plan ({error})\n  {again}") from None
 
 
@@ -200,6 +203,9 @@ def _typed(content: Mapping[str, Any]) -> Plan:
     datetime.fromisoformat(plan.expires_at)
     if not plan.offers:
         raise ConfigError("offers", "is empty")
+    for word in (word for offer in plan.offers if offer.layout is not None for word in offer.layout.overrides):
+        if not LAYOUT_WORD.fullmatch(word):
+            raise ConfigError("offers.layout.overrides", f"{word!r:.80} says nothing about the layout of a run")
     return plan
 
 

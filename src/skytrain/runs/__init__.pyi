@@ -43,6 +43,7 @@ from .launches import (
     inputs_folder as inputs_folder,
     is_superseded as is_superseded,
     launch_folder as launch_folder,
+    launch_key as launch_key,
     launch_origin as launch_origin,
     launch_starts as launch_starts,
     launched_runs as launched_runs,
@@ -108,12 +109,18 @@ from .pipeline_record import (
 from .prometheus import MetricsPage as MetricsPage, metrics_served as metrics_served
 from .reading import (
     DamagedRecord as DamagedRecord,
+    Shape as Shape,
     is_amount as is_amount,
+    is_clock as is_clock,
     is_mapping as is_mapping,
     is_number as is_number,
     is_text as is_text,
+    is_texts as is_texts,
+    is_time as is_time,
+    is_whole as is_whole,
     maybe as maybe,
     read_object as read_object,
+    read_typed as read_typed,
     record_of as record_of,
 )
 from .record import (
