@@ -230,6 +230,10 @@ def test_a_cluster_from_its_request_to_its_end(
     assert one and two and three
     assert job["usd"] == pytest.approx(3 * one.usd + 2 * 3 * two.usd + 4 * 2 * three.usd, abs=0.01)
     assert "17.00 node-hours" in job["basis"]
+    record = json.loads(typed.store.read("runs/corpus/launches/00001.json"))
+    typed.store.write("runs/evil/launches/00001.json", json.dumps({**record, "run": "evil"}).encode())
+    assert typed("stop", "evil", "cloud=emr", "--yes") == 2  # its machines say that this cluster is theirs
+    assert cluster.state not in ("TERMINATING", "TERMINATED")
     assert typed("stop", "corpus", "cloud=emr", "--yes") == 0
     assert cluster.state.startswith("TERMINAT")
     cluster.state = "TERMINATING"

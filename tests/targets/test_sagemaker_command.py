@@ -242,6 +242,12 @@ def test_a_training_job_from_its_request_to_its_end(
     assert typed("logs", "gpt2-typed", "cloud=sagemaker", "--lines", "2") == 0
     assert capsys.readouterr().out == "[algo-1] line 1\n[algo-1] line 2\n"
 
+    # A machine of another run says that this job is its own: that run's `stop` ends nothing of it.
+    record = json.loads(typed.store.read("runs/gpt2-typed/launches/00001.json"))
+    typed.store.write("runs/evil/launches/00001.json", json.dumps({**record, "run": "evil"}).encode())
+    assert typed("stop", "evil", "cloud=sagemaker", "--yes") == 0
+    assert typed.jobs[JOB].training_job_status != "Stopped" and JOB not in capsys.readouterr().err
+
     assert typed("stop", "gpt2-typed", "cloud=sagemaker", "--dry-run") == 0
     [*_, asked] = json.loads(capsys.readouterr().out)
     assert (asked["operation"], asked["parameters"]) == ("StopTrainingJob", {"TrainingJobName": JOB})

@@ -69,6 +69,18 @@ def scheduler_job_name(project: str, run: str, launch: str) -> str:
     return f"{plain}-{launch}"
 
 
+def own_launches(launches: Sequence[LaunchRecord], project: str | None) -> list[LaunchRecord]:
+    """Return the launches whose jobs have the name that their launch gave them.
+
+    Machines can write the record of their run: another name is that of somebody else's job, which `stop` would end.
+    """
+    return [
+        record
+        for record in launches
+        if {group.name for group in record.groups} == {scheduler_job_name(project or "", record.run, record.id)}
+    ]
+
+
 def group_name(project: str, run: str, launch: str, number: int) -> str:
     """Return the name of a group, its template and its placement group, which no other launch has.
 

@@ -17,6 +17,7 @@ from ...planning import Market, load_catalog
 from ...runs import LaunchRecord, Reporter, launch_folder, launches_of
 from ...storage import Store, open_store
 from ..base import Columns, JobLog, Phase, SchedulerJob, ran
+from ..jobs import own_launches
 from ..stopping import PlannedStop, StopResult
 from . import NAMES
 from .costs import node_price, serverless_price
@@ -66,7 +67,8 @@ def run_emr_jobs(config: Config, run: str, session: AwsSession | None = None) ->
 
 def emr_launches(config: Config, run: str) -> list[LaunchRecord]:
     """Return the launches of a run on EMR, oldest first."""
-    return [record for record in launches_of(open_store(config.store), run) if record.target in NAMES]
+    launches = [record for record in launches_of(open_store(config.store), run) if record.target in NAMES]
+    return own_launches(launches, config.cloud.project)
 
 
 def stop_emr_job(job: SchedulerJob) -> Call:

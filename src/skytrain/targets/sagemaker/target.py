@@ -17,6 +17,7 @@ from ...runs import LaunchRecord, Reporter, launches_of
 from ...storage import open_store
 from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, RunJobs, SchedulerJob
 from ..checks import CHECKS, Check, Preflight
+from ..jobs import own_launches
 from ..plans import PlannedJob, planned_job
 from ..run_status import find_status
 from ..stopping import PlannedStop, stop_with_jobs
@@ -229,7 +230,8 @@ def _summary(launch: SageMakerLaunch) -> list[tuple[str, str]]:
 
 def _training_jobs(config: Config, run: str) -> list[SchedulerJob]:
     """Return the training jobs of a run, newest first."""
-    launches = launches_of(open_store(config.store), run)
+    launches = [record for record in launches_of(open_store(config.store), run) if record.target == "sagemaker"]
+    launches = own_launches(launches, config.cloud.project)
     return jobs_of(_session(config), launches) if launches else []
 
 
