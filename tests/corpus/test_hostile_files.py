@@ -6,12 +6,18 @@ import gzip
 import io
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.corpus import files
+from skytrain.corpus.documents import BadRecord, Document
+from skytrain.corpus.sources.jsonl import JsonLines
+from skytrain.corpus.sources.tables import CsvFiles
+from skytrain.corpus.sources.text import TextFiles
+from skytrain.corpus.sources.warc import WebArchive
 from skytrain.evaluation.tasks.records import _loaded
 from skytrain.merging.provenance import MERGE_FILE, read_folder_provenance
 from skytrain.tokens import foreign
@@ -58,6 +64,35 @@ def test_a_line_that_never_ends_is_refused(start: int, monkeypatch: pytest.Monke
     assert b"".join(line for _, line in files.lines_from(io.BytesIO(whole), 0)) == whole
     with pytest.raises(SkytrainError, match="has more than 1,000 bytes"):
         list(files.lines_from(io.BytesIO(b"ab\ncd\n" + b"x" * 1001), start))
+
+
+WARC = b"WARC/1.0\r\nWARC-Type: conversion\r\nWARC-Record-ID: <urn:uuid:1>\r\nContent-Length: 2000\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "make"),
+    [
+        ("a.txt.gz", gzip.compress(b"x\n" * 1000), lambda path: TextFiles(paths=path)),
+        ("b.txt", b"x\n" * 1000 + b"end\n", lambda path: TextFiles(paths=path, separator="end")),
+        ("c.csv", b"text\n" + b"x" * 2000, lambda path: CsvFiles(paths=path)),
+        ("d.warc", WARC + b"x" * 2000 + b"\r\n\r\n", lambda path: WebArchive(paths=path)),
+    ],
+    ids=["text", "separated", "csv", "warc"],
+)
+def test_a_document_that_never_ends_is_refused(
+    name: str, data: bytes, make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    assert [each for each in make(str(tmp_path / name)).documents() if isinstance(each, Document)]
+    monkeypatch.setattr(files, "MAX_LINE_BYTES", 1000)
+    [bad] = make(str(tmp_path / name)).documents()
+    assert isinstance(bad, BadRecord) and "more than 1,000 bytes" in bad.problem
+
+
+def test_a_number_of_thousands_of_digits_spoils_its_line_only(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a", "n": ' + "1" * 5000 + '}\n{"text": "b"}\n')
+    bad, good = JsonLines(paths=str(tmp_path / "a.jsonl")).documents()
+    assert isinstance(bad, BadRecord) and isinstance(good, Document)
 
 
 def test_depth_is_damage(tmp_path: Path) -> None:

@@ -59,6 +59,16 @@ def test_another_file_is_refused(tmp_path, content, message):
         load_llmc(tmp_path / "x.bin")
 
 
+def test_a_header_whose_lies_cancel_out_is_refused(tmp_path):
+    """Millions of layers, and a vocabulary of less than nothing: the file has the size that the sum asks for."""
+    header = np.zeros(256, dtype="<i4")
+    layers = 40_000_000
+    header[:8] = (20240326, 3, 1, 1, layers, 1, 1, 9 - 25 * layers)
+    (tmp_path / "lies.bin").write_bytes(header.tobytes() + np.zeros(12, np.float32).tobytes())
+    with pytest.raises(SkytrainError, match="is cut short or altered"):
+        load_llmc(tmp_path / "lies.bin")
+
+
 def test_an_unknown_version_is_refused(model, tmp_path):
     save_llmc(model, tmp_path / "model.bin")
     data = bytearray((tmp_path / "model.bin").read_bytes())

@@ -25,7 +25,9 @@ KEY = "data.source.paths"
 PACKED = (".gz", ".zst", ".parquet", ".bz2", ".xz")
 UNPACKED_TIMES = 3.0  # bytes of text in a byte of a compressed file; assumed
 READ_BYTES = 8 << 20
-MAX_LINE_BYTES = 1 << 30  # a compressed file of a few kilobytes can have a line that fills any memory
+MAX_LINE_BYTES = (
+    1 << 30
+)  # of a line or a document: a compressed file of a few kilobytes can have one that fills any memory
 WEB_HINT = "download it and name the file, or list addresses of JSON lines in a file: data=dolma data.source.repo=null data.source.lists=FILE"
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 
@@ -168,6 +170,38 @@ def _line_at(stream: IO[bytes], position: int) -> bytes:
             f"the line at byte {position} has more than {MAX_LINE_BYTES:,} bytes\n  divide it into documents"
         )
     return line
+
+
+def read_whole(stream: IO[bytes]) -> bytes:
+    """Read a file that is one document."""
+    body = stream.read(MAX_LINE_BYTES + 1)
+    check_document_bytes(len(body))
+    return body
+
+
+def check_document_bytes(size: int) -> None:
+    """Raise UnreadableFile for a document that would fill the memory."""
+    if size > MAX_LINE_BYTES:
+        raise UnreadableFile(f"a document has more than {MAX_LINE_BYTES:,} bytes\n  divide it into documents")
+
+
+class LimitedLines(io.RawIOBase):
+    """A stream whose lines are read by somebody else; one that never ends raises UnreadableFile."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._size = 0  # of the current line so far
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read(min(len(buffer), READ_BYTES))
+        end = max(data.rfind(b"\n"), data.rfind(b"\r"))
+        self._size = len(data) - end - 1 if end >= 0 else self._size + len(data)
+        check_document_bytes(self._size)
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def unpacked_bytes(files: Sequence[InputFile]) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..config import DataConfig, SkytrainError, nearest, plural
+from ..config import DataConfig, SkytrainError, build, nearest, plural
 from ..runs import record_of
 from ..storage import MANIFEST_BYTES
 from .documents import Document, from_parquet, texts_in_parquet
@@ -69,9 +69,8 @@ class CorpusManifest:
 
     @classmethod
     def from_json(cls, data: bytes) -> CorpusManifest:
-        values = json.loads(data)
-        stages = [StageTotals(**stage) for stage in values["stages"]]
-        return cls(**{**values, "stages": stages, "parts": [CorpusPart(**part) for part in values["parts"]]})
+        manifest: CorpusManifest = build(cls, {"nul_characters": 0, **json.loads(data)})
+        return manifest
 
 
 def corpus_folder(dataset: str, version: str) -> str:

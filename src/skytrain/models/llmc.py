@@ -157,7 +157,7 @@ def read_llmc_header(path: Path) -> Header:
     check_decoder(config)
     count = (padded + length) * width + layers * (12 * width**2 + 13 * width) + 2 * width
     wanted = 4 * HEADER_INTS + count * VERSIONS[version].itemsize
-    if size != wanted:
+    if size != wanted or padded < vocabulary:
         raise SkytrainError(f"{path} has {size} bytes; its header asks for {wanted}: it is cut short or altered")
     return Header(config, VERSIONS[version], padded)
 

@@ -93,6 +93,8 @@ def write_tar_as_shard(source: Path, target: Path, where: str, eot: int) -> None
                 ids = np.concatenate([[eot], ids])
             file.write(ids.astype("<u4").tobytes())
             tokens += len(ids)
+            if tokens > MAX_SHARD_TOKENS:  # now: a few compressed bytes must not fill the disk
+                break
         if not 0 < tokens <= MAX_SHARD_TOKENS:
             raise SkytrainError(
                 f"{where} holds {tokens:,} tokens; a tar of tokens has at least one and at most {MAX_SHARD_TOKENS:,}"

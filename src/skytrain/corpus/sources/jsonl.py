@@ -50,6 +50,8 @@ def _document(file: InputFile, number: int, line: bytes, keys: RecordKeys) -> Do
         return BadRecord("json", f"{where}: not JSON: {error.msg} at column {error.colno}")
     except RecursionError:
         return BadRecord("json", f"{where}: JSON nested too deeply")
+    except ValueError as error:  # a number of thousands of digits
+        return BadRecord("json", f"{where}: {error}")
     if not isinstance(record, dict):
         return BadRecord(
             "json", f"{where}: a line must be an object such as {{{keys.text!r}: ...}}, not {type(record).__name__}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 
 from ...config import nearest
 from ..documents import BadRecord, Document
-from ..files import WHOLE, FileSpan, InputFile, UnreadableFile
+from ..files import MAX_LINE_BYTES, WHOLE, FileSpan, InputFile, LimitedLines, UnreadableFile
 from .base import SpannedSource, UserFiles
 from .records import RecordKeys, record_to_document
 
@@ -106,10 +105,11 @@ class CsvFiles(UserFiles):
     delimiter: str = ","
 
     def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]:
-        csv.field_size_limit(sys.maxsize)  # documents are longer than the module's default limit
+        csv.field_size_limit(MAX_LINE_BYTES)  # documents are longer than the module's default limit
         with file.open() as stream:
             # Bytes that are not UTF-8 become lone surrogates, so that they spoil only their row.
-            lines = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+            limited = io.BufferedReader(LimitedLines(stream))
+            lines = io.TextIOWrapper(limited, encoding="utf-8-sig", errors="surrogateescape", newline="")
             rows = csv.DictReader(lines, delimiter=self.delimiter, strict=True)
             keys = RecordKeys(self.text_key, self.id_key, "csv")
             missing = _missing(list(rows.fieldnames or []), keys)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from ..documents import BadRecord, Document
-from ..files import WHOLE, FileSpan, InputFile, byte_spans, lines_from
+from ..files import WHOLE, FileSpan, InputFile, byte_spans, check_document_bytes, lines_from, read_whole
 from .base import SpannedSource, UserFiles
 
 BOM = b"\xef\xbb\xbf"
@@ -40,7 +40,7 @@ def text_records(
 ) -> Iterator[Document | BadRecord]:
     with file.open() as stream:
         if separator is None:
-            yield _document(file.name, stream.read(), file, 0)
+            yield _document(file.name, read_whole(stream), file, 0)
             return
         for number, (start, body) in enumerate(_split(stream, separator.encode(), span), start=before):
             yield _document(f"{file.name}:{number}", body, file, start)
@@ -49,7 +49,7 @@ def text_records(
 def has_separator_line(file: InputFile, separator: str) -> bool:
     wanted = separator.encode()
     with file.open() as stream:
-        return any(line.rstrip(LINE_ENDS) == wanted for line in stream)
+        return any(line.rstrip(LINE_ENDS) == wanted for _, line in lines_from(stream, 0))
 
 
 def _split(stream: IO[bytes], separator: bytes, span: FileSpan) -> Iterator[tuple[int, bytes]]:
@@ -72,6 +72,7 @@ def _split(stream: IO[bytes], separator: bytes, span: FileSpan) -> Iterator[tupl
             is_inside = True
         elif is_inside:
             lines.append(line)
+            check_document_bytes(position + len(line) - start)
         elif is_beyond:
             return
     if lines:

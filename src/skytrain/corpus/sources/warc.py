@@ -9,7 +9,7 @@ from typing import Any
 
 from ...config import ConfigError, MissingExtra
 from ..documents import BadRecord, Document
-from ..files import InputFile, UnreadableFile
+from ..files import InputFile, UnreadableFile, check_document_bytes
 from .base import UserFiles
 
 
@@ -47,6 +47,7 @@ class WebArchive(UserFiles):
         with file.open(decompress=False) as stream:  # each record is a separate gzip member, which fastwarc handles
             try:
                 for record in ArchiveIterator(stream, record_types=kinds, parse_http=True):
+                    check_document_bytes(record.content_length)
                     body = record.reader.read()
                     if len(body) < record.content_length:  # fastwarc returns what there is
                         raise EOFError(f"it ends inside record {record.record_id}")
@@ -54,6 +55,8 @@ class WebArchive(UserFiles):
                     if text is not None:
                         meta = {"url": record.headers.get("WARC-Target-URI"), "date": record.headers.get("WARC-Date")}
                         yield Document(str(record.record_id).strip("<>"), text, "warc", meta)
+            except UnreadableFile:
+                raise
             except (StreamError, OSError, ValueError, EOFError) as error:
                 raise UnreadableFile(f"{file.url}: not a complete WARC file: {error}") from None
 
