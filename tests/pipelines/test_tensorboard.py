@@ -17,7 +17,7 @@ import pytest
 from skytrain.cli.main import main
 from skytrain.config import SkytrainError, compose
 from skytrain.jobs.lifeline import lives
-from skytrain.pipelines.tensorboard import choose_port
+from skytrain.pipelines.tensorboard import BoardFolder, choose_port
 from skytrain.runs import EventCopies, EventFiles, events_key, new_record, save_run, sync
 from skytrain.storage import Store, open_store
 from tests.runs.test_sync import record
@@ -42,6 +42,16 @@ def test_parts_are_joined_to_files_that_only_ever_grow(s3_store: Store, tmp_path
     (folder / "hparams.yaml").write_text("{}")
     stream.flush()
     assert copies.refresh() == 0 and len(list((tmp_path / "copies").iterdir())) == 2
+
+
+def test_only_event_files_are_shown_since_others_can_name_files_of_this_computer(tmp_path):
+    store, config = open_store(str(tmp_path / "store")), compose([f"store.root='{tmp_path}/store'"]).config
+    save_run(store, new_record(config, name="one", data={}, tokenizer_id="gpt2", parameters=1, hardware={}))
+    store.write(f"{events_key('one')}/a/events.out.tfevents.1.host.2.0", b"events")
+    store.write(f"{events_key('one')}/a/projector_config.pbtxt", b'embeddings { tensor_path: "/etc/passwd" }')
+    BoardFolder(config, ["one"], tmp_path / "board").refresh()
+    [shown] = [path for path in (tmp_path / "board").rglob("*") if path.is_file()]
+    assert shown.read_bytes() == b"events" and "tfevents" in shown.name
 
 
 def test_the_port_is_tensorboards_own_or_a_free_one_and_a_taken_one_is_refused(monkeypatch):

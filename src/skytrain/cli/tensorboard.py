@@ -33,7 +33,7 @@ def tensorboard(
     """Show the curves of runs in TensorBoard.
 
     Copies the event files of the runs from the store, starts TensorBoard, and copies what is added while it runs. It
-    works for runs on any machine, while they train and afterwards. Ctrl-C ends it. Runs on file:// are read in place.
+    works for runs on any machine, while they train and afterwards. Ctrl-C ends it.
 
     \b
     Examples:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..config import Config, MissingExtra, SkytrainError, child_environment
 from ..jobs import die_with_parent
-from ..runs import EventCopies, events_key
+from ..runs import EventCopies
 from ..storage import StoreError, open_store
 from ..targets import find_status
 
@@ -23,19 +23,16 @@ STOP_SECONDS = 10.0
 
 
 class BoardFolder:
-    """A folder with a subfolder for each run: a link to the run's folder on file://, else a copy of its event files."""
+    """A folder with a copy of the event files of each run, and of no other file.
+
+    TensorBoard obeys other files, too: one for its projector can name any file of this computer.
+    """
 
     def __init__(self, config: Config, runs: Sequence[str], folder: Path) -> None:
         store = open_store(config.store)
-        self._copies = []
         for run in runs:
             find_status(store, run)  # raises if there is no such run
-            local = store.local_path(events_key(run))
-            if local is None:
-                self._copies.append(EventCopies(store, run, folder / run))
-            else:
-                local.mkdir(parents=True, exist_ok=True)  # a run that has not started yet
-                (folder / run).symlink_to(local.absolute())
+        self._copies = [EventCopies(store, run, folder / run) for run in runs]
 
     def refresh(self) -> None:
         for copies in self._copies:

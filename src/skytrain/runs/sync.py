@@ -23,7 +23,9 @@ from ..storage import NotFound, Store, check_key
 
 EVERY_SECONDS = 5.0
 PART_BYTES = 256 * 1024
-EVENTS_PART = re.compile(r"(?P<file>.*tfevents.*)\.(?P<number>\d{5})")  # part of an event file
+EVENTS_PART = re.compile(
+    r"(?P<file>.*tfevents.*?)(\.(?P<number>\d{5}))?"
+)  # part of an event file; on file:// all of one
 CLOUDWATCH_CLOSE_SECONDS = 5.0  # limit on sending the last lines of a process
 CLOSE_SECONDS = 60.0  # longest delay of the end by a store that does not respond
 
@@ -135,7 +137,7 @@ class EventCopies:
         for stat in self._store.list(f"{self._key}/"):
             part = EVENTS_PART.fullmatch(stat.key.removeprefix(f"{self._key}/"))
             if part:
-                parts[part["file"]].append((int(part["number"]), stat.key, stat.size))
+                parts[part["file"]].append((int(part["number"] or 0), stat.key, stat.size))
         return sum(self._extend(file, sorted(its)) for file, its in parts.items())
 
     def _extend(self, file: str, parts: list[tuple[int, str, int]]) -> int:
