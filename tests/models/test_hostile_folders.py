@@ -73,8 +73,15 @@ def test_an_index_that_is_too_deep_is_refused(tmp_path: Path) -> None:
         read_headers(tmp_path)
 
 
-@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
-@pytest.mark.parametrize("kernel", ["attacker/kernel", {"": "attacker/kernel@main:f"}])
+@pytest.mark.parametrize(
+    ("key", "kernel"),
+    [
+        ("attn_implementation", "attacker/kernel"),
+        ("_attn_implementation", {"": "attacker/kernel@main:f"}),
+        ("experts_implementation", "attacker/kernel"),
+        ("parts", [{"text_config": {"attn_implementation": "attacker/kernel"}}]),
+    ],
+)
 def test_a_config_cannot_name_code_of_the_hub_for_its_attention(key: str, kernel: Any, tmp_path: Path) -> None:
     """transformers would fetch that repository and run it, without trust_remote_code."""
     transformers = pytest.importorskip("transformers")

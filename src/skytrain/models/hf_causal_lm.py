@@ -191,15 +191,27 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
 
 def _refuse_named_kernels(theirs: Any, name: str) -> None:
     """Refuse a config.json whose attention is a repository of the hub: transformers would fetch and run its code."""
-    for part in (theirs, *vars(theirs).values()):  # a model of several parts has a configuration for each
-        found = getattr(part, "_attn_implementation", None)
-        for kernel in found.values() if isinstance(found, dict) else [found]:
-            if isinstance(kernel, str) and "/" in kernel:
-                raise ConfigError(
-                    "model.name",
-                    f"the config.json of {name!r} names code of the hub for its attention, {kernel!r:.80}",
-                    hint="remove attn_implementation there, or set model.trust_remote_code=true if you trust it",
-                )
+    for kernel in _named_implementations(theirs):
+        if "/" in kernel:
+            raise ConfigError(
+                "model.name",
+                f"the config.json of {name!r} names code of the hub for its attention, {kernel!r:.80}",
+                hint="remove attn_implementation there, or set model.trust_remote_code=true if you trust it",
+            )
+
+
+def _named_implementations(part: Any, *, named: bool = False) -> Iterator[str]:
+    """Yield what a configuration names as implementations, also in those of its parts and layers, at any depth."""
+    if isinstance(part, str):
+        if named:
+            yield part
+    elif isinstance(part, list | tuple):
+        for each in part:
+            yield from _named_implementations(each, named=named)
+    else:
+        values = part if isinstance(part, dict) else vars(part) if hasattr(part, "model_type") else {}
+        for key, value in values.items():
+            yield from _named_implementations(value, named=named or "_implementation" in str(key))
 
 
 def build_hf(config: HFModelConfig, seed: int, start_weights: bool) -> HFCausalLM:
