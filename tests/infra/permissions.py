@@ -454,6 +454,8 @@ def account_rows(subnet: str) -> Iterator[Row]:
         ),
         ("read a secret parameter", Call("ssm", "GetParameter", {"Name": "/payroll/password"}), NOBODY),
         ("read the start scripts of templates", Call("ec2", "DescribeLaunchTemplateVersions"), (OPERATOR,)),
+        ("read old start scripts", Call("autoscaling", "DescribeLaunchConfigurations"), NOBODY),
+        ("read start scripts of fleets", Call("ec2", "DescribeSpotFleetRequests"), NOBODY),
         ("see machines", Call("ec2", "DescribeInstances"), (*EVERYBODY, SERVE)),
         ("see groups", Call("autoscaling", "DescribeAutoScalingGroups"), (*EVERYBODY, SERVE)),
         ("see everything tagged", Call("resourcegroupstaggingapi", "GetResources"), PEOPLE),

@@ -125,6 +125,8 @@ def _read(base: RenderedBase) -> Iterator[Step]:
     """Viewers see no start scripts and environments of others."""
     for action, resource in {
         "ec2:DescribeLaunchTemplateVersions": "*",
+        "autoscaling:DescribeLaunchConfigurations": "*",
+        "ec2:DescribeSpotFleetRequests": "*",
         "sagemaker:DescribeTrainingJob": f"arn:aws:sagemaker:{REGION}:{NUMBER}:training-job/theirs",
         "emr-serverless:GetJobRun": f"arn:aws:emr-serverless:{REGION}:{NUMBER}:/applications/1/jobruns/1",
         "elasticmapreduce:DescribeCluster": f"arn:aws:elasticmapreduce:{REGION}:{NUMBER}:cluster/j-1",
@@ -174,6 +176,7 @@ def test_the_search_finds_the_holes_of_the_policies_before(before: RenderedBase)
         Step("operator", "others", "tags a cluster as its own, and may end it then"),
         Step("operator", "another project", "tags a cluster as its own, and may end it then"),
         Step("viewer", "others", "ec2:DescribeLaunchTemplateVersions shows a start script or an environment"),
+        Step("viewer", "others", "autoscaling:DescribeLaunchConfigurations shows a start script or an environment"),
         Step("viewer", "others", "sagemaker:DescribeTrainingJob shows a start script or an environment"),
     ):
         assert step in found

@@ -123,6 +123,12 @@ resource "aws_iam_policy" "read_account" {
         Resource  = "*"
         Condition = { StringNotEquals = { "aws:ResourceTag/skytrain:project" = var.project } }
       },
+      { # Those of older services, which know no tags and which Skytrain does not use.
+        Sid      = "NoUserDataOfOldServices"
+        Effect   = "Deny"
+        Action   = ["autoscaling:DescribeLaunchConfigurations", "ec2:DescribeSpotFleetRequests"]
+        Resource = "*"
+      },
       {
         Sid    = "PricesQuotasAndCosts"
         Effect = "Allow"
