@@ -13,7 +13,7 @@ import re
 import shutil
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,9 @@ from skytrain.evaluation.ensemble import read_ensemble
 from skytrain.jobs.rendezvous import list_meeting, read_generation
 from skytrain.merging.provenance import read_provenance
 from skytrain.pipelines.costs import costs
-from skytrain.pipelines.report import compare, report
+from skytrain.pipelines.dashboard import StoreWatch
+from skytrain.pipelines.data import list_data
+from skytrain.pipelines.report import _scores, compare, report
 from skytrain.pipelines.runs import list_entries, rename_run
 from skytrain.pipelines.status import overview
 from skytrain.pipelines.train import train
@@ -41,19 +43,25 @@ from skytrain.runs import (
     Silent,
     launches_of,
     load_run,
+    next_launch,
     read_attempt,
     read_failure,
     read_fence,
     read_launch,
     read_outcome,
+    read_pipeline,
     read_spend,
     read_stop,
 )
+from skytrain.runs.meter import Count, final_counts
 from skytrain.runs.metrics import last_metrics
 from skytrain.storage import Store, open_store
+from skytrain.targets.leftovers import _active_runs
+from skytrain.targets.run_view import RunWatch
 from skytrain.tokens.chat import BadChat, ChatTemplate
 from skytrain.tokens.manifest import find_manifest
-from skytrain.tuning.sweeps import find_sweep
+from skytrain.tuning.hosts import live_sessions
+from skytrain.tuning.sweeps import find_sweep, trial_run
 from tests.support.tiny import tiny_config
 
 PICKLE = b"\x80\x04cos\nsystem\n(S'touch attacked'\ntR."
@@ -67,6 +75,9 @@ RAW = (
 VALUES: tuple[Any, ...] = (
     None,
     float("nan"),
+    float("inf"),
+    -1,
+    "2026-01-01",  # without a zone, it cannot be compared with others
     10**30,
     True,
     ESCAPE,
@@ -81,7 +92,13 @@ LAUNCH = LaunchRecord(
     region="r", patience_seconds=1.0, plan_hash="", image="", bundle="", words=[], groups=[GROUP],
 )  # fmt: skip
 GENERATION = {"number": 1, "members": ["h"], "address": "10.0.0.1", "port": 1, "rendezvous_id": "x"}
-TRIAL = {"number": 0, "rate": 0.1, "loss": 3.0, "usd": 1.0, "outcome": "done"}
+RATE = {"rung": "r", "rate": 0.1, "seed": 0}
+TRIAL = {"trial": RATE, "loss": 3.0, "usd": 1.0, "seconds": 1.0, "extra": {"session_usd": 1.0}}
+DECISION = {"number": 0, "trial": RATE, "usd": 1.0, "why": "w", "limit_usd": 1.0, "worker": "w/1", "at": 1.0}
+SESSION = {"machine": "m", "place": "p", "process": "1-2", "began": 1.0, "usd_per_hour": 1.0, "at": 1.0, "within": 1.0}
+SPEND = {"usd": 1.0, "machines": {"i-1 x": {"usd": 1.0, "seconds": 1.0, "boot": "b", "boot_seconds": 1.0}}}
+STAGE = {"name": "train", "run": "mine", "machines": "m", "hours": 1.0, "usd": 1.0, "most_usd": None}
+SCORES = {"step": 2, "tasks": {"t": {"items": 3, "metrics": {"acc": {"value": 0.5, "stderr": 0.1}}}}}
 
 
 @dataclass(frozen=True)
@@ -99,6 +116,20 @@ def newest(store: Store) -> commits.Commit:
 
 def meeting(store: Store) -> object:
     return read_generation(store, "mine", list_meeting(store, "mine"))
+
+
+def launches(store: Store) -> object:
+    """Read what `launch`, `gc` and those who follow a run compute with."""
+    found = launches_of(store, "mine")
+    view = RunWatch(store, "mine", found[-1]).look()
+    return [record.over_at for record in found], next_launch(found), view
+
+
+def sweep(store: Store) -> object:
+    found = find_sweep(store, "s")
+    answer = found.answer()
+    shown = [trial_run("s", each.number) + each.trial.key for each in found.state().decisions]
+    return [*shown, answer and f"{answer.rate:.3g} {answer.low or 0:.3g}"], found.entries(), live_sessions(found)
 
 
 def shown_logs(store: Store) -> object:
@@ -119,18 +150,27 @@ READERS = (
     Reader("runs/mine/attempts/0/spend/00000.jsonl", lambda store: read_spend(store, "mine")),
     Reader("runs/mine/stop.json", lambda store: read_stop(store, "mine"), {"attempt": 0, "by": "a", "host": "h", "at": "t"}),
     Reader("runs/mine/launches/00001.json", lambda store: read_launch(store, "mine", "00001"), asdict(LAUNCH)),
-    Reader("runs/mine/launches/00001.json", lambda store: launches_of(store, "mine"), asdict(LAUNCH)),
+    Reader("runs/mine/launches/00001.json", launches, asdict(LAUNCH)),
+    Reader("runs/mine/launches/00001/plan.json", launches, {"offers": [{"cost": {"usd": 1.0}}], "budget_usd": 5.0}),
+    Reader("runs/mine/meeting/ready/1x1/i-1.a.json", lambda store: read_spend(store, "mine"), {"phase": "x", "spend": SPEND}),
+    Reader("runs/mine/commands/b.json", lambda store: read_spend(store, "mine"), {"open": False, **SPEND}),
+    Reader("runs/mine/billed/i-1.json", lambda store: final_counts(store, "mine", {"i-1 x": Count(1.0, 1.0, "b", 1.0)}), {"seconds": 1.0, "usd": 1.0}),
+    Reader("runs/mine/pipeline.json", lambda store: read_pipeline(store, "mine"), {"run": "mine", "budget_usd": 1.0, "stages": [STAGE]}),
+    Reader("runs/mine/finish/step-2/scores/t.json", lambda store: _scores(store, "mine"), SCORES),
     Reader("runs/mine/meeting/generations/00001.json", meeting, GENERATION),
     Reader("runs/mine/meeting/generations/00001.over.json", meeting, {"host": "h", "reason": "r", "exit_code": 0}),
     Reader("runs/mine/checkpoints/step-*/COMMITTED.*", lambda store: commits.read_marker(store, newest(store))),
     Reader("runs/mine/checkpoints/step-*/*/manifest.json", lambda store: commits.read_manifest(store, newest(store))),
     Reader("runs/mine/checkpoints/step-*/validation.json", lambda store: commits.read_validation(store, newest(store)), {"loss": 1.0}),
-    Reader("runs/mine/ensemble.json", lambda store: read_ensemble(store, "mine"), {"experts": ["a"], "weights": [1.0]}),
-    Reader("runs/mine/merge.json", lambda store: read_provenance(store, "mine"), {"method": "linear", "sources": []}),
+    Reader("runs/mine/ensemble.json", lambda store: read_ensemble(store, "mine"), {"experts": ["a"], "prior": [1.0], "updating": False}),
+    Reader("runs/mine/merge.json", lambda store: read_provenance(store, "mine"), {"method": "linear", "inputs": [], "base": None}),
     Reader("sweeps/s/spec.json", lambda store: find_sweep(store, "s").spec(), {"a": 1}),
-    Reader("sweeps/s/answer.json", lambda store: find_sweep(store, "s").answer(), {"rate": 0.1, "why": "w"}),
-    Reader("sweeps/s/trials/00000.json", lambda store: find_sweep(store, "s").history(), TRIAL),
-    Reader("sweeps/s/ledger/00000.json", lambda store: find_sweep(store, "s").entries(), {"kind": "trial", "usd": 1.0}),
+    Reader("sweeps/s/answer.json", sweep, {"rate": 0.1, "low": 0.1, "high": 0.2, "why": "w", "warnings": [], "own": True}),
+    Reader("sweeps/s/trials/000.json", sweep, TRIAL),
+    Reader("sweeps/s/decisions/000.json", sweep, DECISION),
+    Reader("sweeps/s/claims/000-002.json", sweep, {"number": 0, "turn": 2, "worker": "w/1", "at": 1.0, "earlier_usd": 0.0}),
+    Reader("sweeps/s/workers/w.json", sweep, SESSION),
+    Reader("sweeps/s/ledger/trial-000.json", sweep, {"what": "trial-000", "reserved_usd": 1.0, "charged_usd": 1.0}),
     Reader("tokens/*/*/*/train/manifest.json", lambda store: find_manifest(store, prefix_of(store))),
     Reader("corpora/d/v/manifest.json", lambda store: open_corpus(store, "d", "v"), {"dataset": "d", "version": "v", "parts": []}),
     Reader(RECORD, pushed_image, dict.fromkeys(("uri", "tag", "base", "revision", "pushed_at"), "x")),
@@ -165,6 +205,24 @@ def contents(before: bytes | None, valid: dict[str, Any] | None) -> Iterator[byt
         yield json.dumps({key: value for key, value in record.items() if key != name}).encode()
         for value in VALUES:
             yield json.dumps({**record, name: value}).encode()
+        inner = record[name][0] if isinstance(record[name], list) and record[name] else record[name]
+        for part in inner if isinstance(inner, dict) else ():
+            for value in VALUES:
+                changed = {**inner, part: value}
+                yield json.dumps({**record, name: [changed] if isinstance(record[name], list) else changed}).encode()
+
+
+def write_what_it_needs(root: Path, key: str, path: Path) -> None:
+    """Write the records without which nobody reads this one."""
+    if key.startswith("sweeps/") and not key.endswith("spec.json"):
+        (root / "sweeps/s/spec.json").write_text("{}")
+    if key.endswith("over.json"):
+        (path.parent / "00001.json").write_text(json.dumps(GENERATION))
+    if key.endswith("plan.json"):
+        (path.parents[1] / "00001.json").write_text(json.dumps(asdict(LAUNCH)))
+    if "/claims/" in key:
+        (root / "sweeps/s/decisions").mkdir()
+        (root / "sweeps/s/decisions/000.json").write_text(json.dumps(DECISION))
 
 
 @pytest.mark.parametrize("reader", READERS, ids=[f"{number}-{each.key}" for number, each in enumerate(READERS)])
@@ -178,10 +236,7 @@ def test_a_reader_takes_hostile_content_for_damage_or_for_data(
     assert found or reader.valid is not None, "the trained run has it, or an example is given"
     before = path.read_bytes() if found else None
     path.parent.mkdir(parents=True, exist_ok=True)
-    if reader.key.startswith("sweeps/") and not reader.key.endswith("spec.json"):
-        (root / "sweeps/s/spec.json").write_text("{}")
-    if reader.key.endswith("over.json"):
-        (path.parent / "00001.json").write_text(json.dumps(GENERATION))
+    write_what_it_needs(root, reader.key, path)
     crashes: dict[str, str] = {}
     outside = {each: each.stat().st_mtime_ns for each in tmp_path.iterdir()}
     store = open_store(str(root))
@@ -204,10 +259,7 @@ def test_a_record_of_any_size_does_not_fill_the_memory(reader: Reader, trained: 
     found = sorted(root.glob(reader.key))
     path = found[-1] if found else root / reader.key
     path.parent.mkdir(parents=True, exist_ok=True)
-    if reader.key.startswith("sweeps/") and not reader.key.endswith("spec.json"):
-        (root / "sweeps/s/spec.json").write_text("{}")
-    if reader.key.endswith("over.json"):
-        (path.parent / "00001.json").write_text(json.dumps(GENERATION))
+    write_what_it_needs(root, reader.key, path)
     path.touch()
     os.truncate(path, 1 << 42)  # without a block on the disk
     with contextlib.suppress(SkytrainError):  # a MemoryError would be another one
@@ -274,10 +326,60 @@ def test_settings_of_a_record_that_are_no_numbers_hide_no_other_run(
     check_others_are_shown(root)
 
 
+def test_objects_with_odd_names_hide_no_run(trained: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(trained, tmp_path / "store"))
+    record = json.loads((root / "runs/mine/run.json").read_text())
+    for run in ("other", "launched"):
+        (root / f"runs/{run}/launches/00001").mkdir(parents=True)
+        (root / f"runs/{run}/launches/00001.json").write_text(json.dumps(asdict(replace(LAUNCH, run=run))))
+    (root / "runs/other/run.json").write_text(json.dumps({**record, "name": "other"}))
+    for run in ("mine", "launched"):
+        for name in (
+            "attempts/\u00b2/attempt.json",  # a digit that is no number
+            "attempts/\u00b2/spend/00000.jsonl",
+            "attempts/\u00b2/metrics/00000.jsonl",
+            "attempts/0/logs/\u00b2-00000.jsonl",
+            "launches/x",
+            "launches/x.json",
+            "launches/00001/offers/evil.json",
+            "launches/00001/offers/00009.json",
+            "meeting/ready/evil/h.json",
+        ):
+            (root / "runs" / run / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / "runs" / run / name).write_text(json.dumps({"spend": SPEND}))
+    check_others_are_shown(root)
+    store = open_store(str(root))
+    assert RunWatch(store, "launched", launches_of(store, "launched")[-1]).look().launch is not None
+    assert _active_runs(tiny_config(root), Silent()) is not None
+
+
+def test_a_sweep_or_a_data_set_that_is_damaged_hides_no_other(trained: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(trained, tmp_path / "store"))
+    for name in ("evil", "mine"):
+        (root / f"sweeps/{name}/decisions").mkdir(parents=True)
+        (root / f"sweeps/{name}/spec.json").write_text("{}")
+    (root / "sweeps/evil/decisions/000.json").write_text("{}")
+    manifest = next(root.glob("tokens/*/*/*/train/manifest.json"))
+    evil = root / "tokens/evil/v/t/train/manifest.json"
+    evil.parent.mkdir(parents=True)
+    evil.write_text(json.dumps({**json.loads(manifest.read_text()), "tokens": "many"}))
+    (root / "tokenizers/evil-0").mkdir(parents=True)
+    (root / "tokenizers/evil-0/tokenizer.json").write_text("[]")
+    watch = StoreWatch(tiny_config(root))
+    watch.refresh()
+    shown = watch.data()
+    assert {each["name"]: each["cells"][0] for each in shown["sweeps"]} == {"evil": "damaged", "mine": "idle"}
+    listed = list_data(tiny_config(root)).to_text()
+    assert "evil@v is damaged" in listed and manifest.parts[-5] in listed and "evil-0" in listed
+
+
 def check_others_are_shown(root: Path) -> None:
     config = tiny_config(root)
     assert "other" in overview(config, None).to_text(None)
     assert {entry.run for entry in list_entries(config)} == {"mine", "other"}
+    watch = StoreWatch(config)
+    watch.refresh()
+    assert "other" in {each["name"] for each in watch.data()["runs"]}
     for page in (
         lambda: report(config, "mine"),
         lambda: compare(config, ["mine", "other"]),

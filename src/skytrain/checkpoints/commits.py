@@ -17,13 +17,25 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..runs import Fence, RunRecord, Superseded, check_newest, list_runs, load_run, now, read_fence
+from ..runs import (
+    Fence,
+    RunRecord,
+    Superseded,
+    check_newest,
+    is_time,
+    is_whole,
+    list_runs,
+    load_run,
+    now,
+    read_fence,
+)
 from ..storage import MANIFEST_BYTES, NotFound, Stat, Store
 from .errors import USE_ANOTHER, CheckpointError, DamagedCheckpoint, SaveFailed, TakenOver
 from .manifest import FORMAT, CheckpointManifest, check_format, parse_manifest
 
 MANIFEST = "manifest.json"
 VALIDATION = "validation.json"
+SHA256 = re.compile("[0-9a-f]{64}")
 _MARKER = re.compile(r"(?P<folder>.*)/COMMITTED\.(?P<attempt>\d+)")
 _STEP = re.compile(r"runs/(?P<run>[^/]+)/checkpoints/step-(?P<step>\d+)")
 
@@ -137,7 +149,14 @@ def read_marker(store: Store, commit: Commit) -> Marker:
     try:
         fields = json.loads(store.read(commit.marker_key))
         check_format(fields["format"], url)
-        return Marker(**fields)
+        marker = Marker(**fields)
+        if (
+            not is_time(marker.committed_at)
+            or not is_whole(marker.bytes)
+            or not SHA256.fullmatch(marker.manifest_sha256)
+        ):
+            raise ValueError("it has no time, size or hash")
+        return marker
     except CheckpointError:
         raise
     except NotFound:

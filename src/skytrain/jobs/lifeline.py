@@ -31,10 +31,10 @@ def began_at(identity: str) -> float | None:
 
 def is_alive(identity: str) -> bool:
     """Return whether exactly that process is alive."""
-    pid = int(identity.partition("-")[0])
     try:
+        pid = int(identity.partition("-")[0])
         return lives(pid) and identify(pid) == identity
-    except OSError:  # it has ended since
+    except (OSError, ValueError, OverflowError):  # it has ended since, or never was one
         return False
 
 

@@ -118,7 +118,7 @@ def _parents(record: RunRecord) -> Iterator[Ancestor]:
     starts = record.merged_from or ([start] if start else [])
     for start in starts:
         name, _, step = start.partition("@")
-        yield (name, int(step)) if step.isdigit() else (start, None)
+        yield (name, int(step)) if step.isdecimal() else (start, None)
 
 
 def _start_weights(record: RunRecord) -> str | None:

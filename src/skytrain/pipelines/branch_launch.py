@@ -12,7 +12,7 @@ from ..aws import AwsSession
 from ..config import Composed, SkytrainError, total_steps
 from ..merging import DomainsFile
 from ..planning import Budget, Plan, PlannedOffer, PlanRequest, leaves_mesh_open
-from ..runs import LaunchRecord, Reporter, launches_of, spent_usd
+from ..runs import LaunchRecord, Reporter, is_amount, launch_key, launches_of, record_of, spent_usd
 from ..storage import Store
 from ..targets import PlannedJob, Trials, ask_account, find_inputs, live_launch, plan_run
 from .branch import Compose, expert_words, find_expert, is_done
@@ -61,7 +61,7 @@ def plan_experts(
         if is_done(domains, record, composed.config):
             reporter.note(f"{run}: done before")
         elif live is not None:
-            reserved += max(0.0, _share_of(live) - spent_usd(store, run))
+            reserved += max(0.0, _share_of(live, store) - spent_usd(store, run))
             reporter.note(f"{run}: launched at {live.launched_at}, and not over")
         else:
             waiting.append(_Expert(domain, run, words, _planned(compose, words, _first_step(domains))))
@@ -149,7 +149,11 @@ def _check_seed(domains: DomainsFile, store: Store) -> None:
         )
 
 
-def _share_of(record: LaunchRecord) -> float:
+def _share_of(record: LaunchRecord, store: Store) -> float:
     """Dollars that a launch may spend, as its words say."""
     given = [word.partition("=")[2] for word in record.words if word.startswith("budget.usd=")]
-    return float(given[-1]) if given else 0.0
+    with record_of(store, launch_key(record.run, record.id)):  # its machines may write it
+        share = float(given[-1]) if given else 0.0
+        if not is_amount(share):
+            raise ValueError(f"budget.usd cannot be {share}")
+    return share

@@ -24,7 +24,7 @@ from ..report import RunCurves, compare_html, dashboard_data, dashboard_html, pa
 from ..runs import MetricsReader, RunStatus, load_run
 from ..storage import NotFound, Stat, Store, open_store
 from ..targets import AccountState, account_state, find_status, status_of
-from ..tuning import SweepStatus, find_sweep_status
+from ..tuning import SweepStatus, damaged_sweep, find_sweep_status
 from .curves import check_count, run_curves
 from .report import run_page
 from .status import account_session
@@ -117,12 +117,19 @@ class StoreWatch:
             marks[name] = listing_hash(stats)
             known = self._sweeps.get(name)
             if known is None or self._sweep_marks.get(name) != marks[name] or known.state == "tuning":
-                known = find_sweep_status(self._config, name)
+                known = self._sweep_status(name)
             if known is not None:
                 found[name] = known
         with self._lock:
             self._sweeps = found
             self._sweep_marks = marks
+
+    def _sweep_status(self, name: str) -> SweepStatus | None:
+        """Return the status of one of several sweeps: one that is damaged must not hide the others."""
+        try:
+            return find_sweep_status(self._config, name)
+        except SkytrainError:
+            return damaged_sweep(name, [])
 
     def _refresh_machines(self) -> None:
         """Ask AWS for the machines of the account that the settings name; if it does not answer, say so."""

@@ -12,8 +12,8 @@ from typing import Any, cast, get_args
 from ..config import Config, SkytrainError, find_tasks, format_bytes, format_count, nearest, plural, visible
 from ..corpus import Compression, CorpusManifest, export_documents, find_corpus, find_corpus_by_name, open_corpus
 from ..report import corpus_html, text_table
-from ..runs import Reporter, read_object, record_of
-from ..storage import NotFound, Store, open_store
+from ..runs import DamagedRecord, Reporter, read_object, record_of
+from ..storage import NotFound, Store, StoreError, TooLarge, open_store
 from ..tokens import (
     LengthStatistics,
     Manifest,
@@ -51,6 +51,7 @@ class DatasetEntry:
     text_bytes: int
     bytes: int  # of the shards and their indexes in the store
     corpus_bytes: int  # of the documents in the store; other tokenizers of the version share them
+    problem: str | None = None  # what is damaged, if anything is
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class TokenizerEntry:
     """A tokenizer in the store, and the data sets that use it."""
 
     id: str
-    vocab_size: int
+    vocab_size: int | None  # None: its files are damaged
     bytes: int
     used_by: list[str]  # data sets, as DATASET@VERSION
 
@@ -84,11 +85,15 @@ class DataListing:
                 sizes = (format_bytes(each.text_bytes), format_bytes(each.bytes), format_bytes(each.corpus_bytes))
                 rows.append((each.dataset, each.version, each.tokenizer or "-", *counts, *sizes))
             tables.append(text_table(rows))
+            tables += [
+                f"{each.dataset}@{each.version} is damaged: {each.problem}" for each in self.datasets if each.problem
+            ]
         if self.tokenizers:
             tokenizers = [("TOKENIZER", "VOCABULARY", "SIZE", "USED BY")]
             for tokenizer in self.tokenizers:
                 used_by = ", ".join(tokenizer.used_by) or "-"
-                tokenizers.append((tokenizer.id, f"{tokenizer.vocab_size:,}", format_bytes(tokenizer.bytes), used_by))
+                size = "damaged" if tokenizer.vocab_size is None else f"{tokenizer.vocab_size:,}"
+                tokenizers.append((tokenizer.id, size, format_bytes(tokenizer.bytes), used_by))
             tables += ["", text_table(tokenizers)]
         return "\n".join(tables)
 
@@ -104,29 +109,35 @@ def list_data(config: Config) -> DataListing:
 def _datasets(store: Store, dataset: str) -> list[DatasetEntry]:
     entries = []
     for version in sorted({*store.folders(f"tokens/{dataset}"), *store.folders(f"corpora/{dataset}")}):
-        folders = [tokens_folder(dataset, version, each) for each in store.folders(f"tokens/{dataset}/{version}")]
-        tokenized = [prepared for folder in folders if (prepared := open_prepared(store, folder))]
         try:
-            corpus = open_corpus(store, dataset, version)
-        except NotFound:
-            corpus = None  # made from tokens, or not finished
-        corpus_bytes = sum(part.bytes for part in corpus.parts) if corpus else 0
-        entries += [_dataset(dataset, version, prepared, corpus_bytes) for prepared in tokenized]
-        if corpus and not tokenized:
-            entries.append(
-                DatasetEntry(
-                    dataset=dataset,
-                    version=version,
-                    tokenizer=None,
-                    tokens=0,
-                    validation_tokens=0,
-                    documents=corpus.documents,
-                    text_bytes=corpus.text_bytes,
-                    bytes=0,
-                    corpus_bytes=corpus_bytes,
-                )
-            )
+            entries += _version(store, dataset, version)
+        except SkytrainError as error:  # one that is damaged must not hide the others
+            if isinstance(error, StoreError) and not isinstance(error, TooLarge):
+                raise
+            problem = str(error).partition("\n")[0]
+            entries.append(replace(_without_tokens(dataset, version), problem=problem))
     return entries
+
+
+def _version(store: Store, dataset: str, version: str) -> list[DatasetEntry]:
+    folders = [tokens_folder(dataset, version, each) for each in store.folders(f"tokens/{dataset}/{version}")]
+    tokenized = [prepared for folder in folders if (prepared := open_prepared(store, folder))]
+    try:
+        corpus = open_corpus(store, dataset, version)
+    except NotFound:
+        corpus = None  # made from tokens, or not finished
+    corpus_bytes = sum(part.bytes for part in corpus.parts) if corpus else 0
+    if corpus and not tokenized:
+        entry = _without_tokens(dataset, version)
+        return [replace(entry, documents=corpus.documents, text_bytes=corpus.text_bytes, corpus_bytes=corpus_bytes)]
+    return [_dataset(dataset, version, prepared, corpus_bytes) for prepared in tokenized]
+
+
+def _without_tokens(dataset: str, version: str) -> DatasetEntry:
+    return DatasetEntry(
+        dataset=dataset, version=version, tokenizer=None, tokens=0, validation_tokens=0, documents=0, text_bytes=0, bytes=0,
+        corpus_bytes=0,
+    )  # fmt: skip
 
 
 def _dataset(dataset: str, version: str, prepared: Prepared, corpus_bytes: int) -> DatasetEntry:
@@ -149,7 +160,11 @@ def _tokenizers(store: Store, datasets: list[DatasetEntry]) -> list[TokenizerEnt
     for id_ in sorted(store.folders("tokenizers")):
         used_by = [f"{each.dataset}@{each.version}" for each in datasets if each.tokenizer == id_]
         size = sum(stat.size for stat in store.list(f"tokenizers/{id_}"))
-        entries.append(TokenizerEntry(id_, stored_vocab_size(store, id_), size, used_by))
+        try:
+            vocab_size = stored_vocab_size(store, id_)
+        except (DamagedRecord, NotFound, TooLarge):
+            vocab_size = None
+        entries.append(TokenizerEntry(id_, vocab_size, size, used_by))
     return entries
 
 

@@ -183,7 +183,7 @@ def _evaluate(config: Config, placed: PlacedModel, tasks: Sequence[NamedTask], r
         assert evaluator.result is not None
         results.append(evaluator.result)
     step = placed.label.rpartition("@")[2] if placed.run else ""
-    return ModelResults(placed.label, int(step) if step.isdigit() else None, tuple(results), time.monotonic() - began)
+    return ModelResults(placed.label, int(step) if step.isdecimal() else None, tuple(results), time.monotonic() - began)
 
 
 def evaluate_harness(

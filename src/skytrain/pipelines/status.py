@@ -19,7 +19,7 @@ from ..report import (
     sweep_rows,
     text_table,
 )
-from ..runs import MetricsReader, NoRuns, RunStatus, launches_of
+from ..runs import DamagedRecord, MetricsReader, NoRuns, RunStatus, launches_of
 from ..storage import open_store
 from ..targets import AccountState, RunJobs, account_state, built_in_target, status, target_of
 from ..tuning import SweepStatus, find_sweep_status
@@ -115,6 +115,8 @@ def _trouble(config: Config, session: AwsSession, run: str) -> str | None:
         return target.trouble(session, store, launches[-1])
     except CloudError as error:
         return f"unknown: {error.problem}"
+    except DamagedRecord as error:  # the rest of the status does not need it
+        return f"unknown: {str(error).partition(chr(10))[0]}"
 
 
 def account_session(config: Config) -> AwsSession | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..config import EXIT_CODES, OUTCOMES, SUPERSEDED, SkytrainError, without_secrets
 from ..storage import NotFound, Store, StoreError, StoreUnreachable
-from .reading import NO_SHAPE, DamagedRecord, Shape, is_text, is_whole, maybe, read_object
+from .reading import NO_SHAPE, DamagedRecord, Shape, is_text, is_time, is_whole, maybe, read_object, record_of
 
 ATTEMPT: Shape = {
     "started_at": maybe(is_text),
@@ -29,9 +29,9 @@ OUTCOME: Shape = {
     "cause": maybe(is_text),
     "host": maybe(is_text),
     "step": maybe(is_whole),
-    "ended_at": is_text,
+    "ended_at": is_time,
 }
-FAILURE: Shape = {"reason": is_text, "host": is_text, "failed_at": is_text}
+FAILURE: Shape = {"reason": is_text, "host": is_text, "failed_at": is_time}
 FAILURE_SECONDS = 5.0  # limit on recording a failure, which the store itself may have caused
 
 
@@ -57,7 +57,7 @@ def attempt_key(run: str, attempt: int) -> str:
 
 def attempt_numbers(store: Store, run: str) -> list[int]:
     """Return the numbers of all attempts in ascending order."""
-    return sorted(int(name) for name in store.folders(f"runs/{run}/attempts/") if name.isdigit())
+    return sorted(int(name) for name in store.folders(f"runs/{run}/attempts/") if name.isdecimal())
 
 
 def claim_attempt(store: Store, run: str, check: Callable[[], None] = lambda: None, **facts: Any) -> int:
@@ -117,11 +117,9 @@ def read_fence(store: Store, run: str) -> Fence:
     for number in reversed(attempt_numbers(store, run)):
         resumed = _read(store, run, number, "resumed.json")
         if resumed:
-            try:
+            with record_of(store, f"{attempt_key(run, number)}/resumed.json"):
                 before = {int(earlier): int(step) for earlier, step in resumed["before"].items()}
                 return Fence({**before, number: int(resumed["step"])})
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise DamagedRecord(store, f"{attempt_key(run, number)}/resumed.json", error) from None
     return Fence({})
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 from .. import __version__
-from ..config import SkytrainError, build
+from ..config import SkytrainError
 from ..storage import NotFound, Store
 from .meter import boot_clock
-from .reading import DamagedRecord, read_object
+from .reading import DamagedRecord, is_time, read_object, read_typed, record_of
 from .stopping import user_name
 
 DEFAULT_TARGET = "ec2"  # of a record that names none, and of an account without cloud.target
 NEVER = datetime(9000, 1, 1, tzinfo=UTC)
 MOST_STAGES = 8  # launches that follow one another
+LAUNCH_FILE = re.compile(r"(\d{5,9})\.json")  # of a launch, or of an offer that was tried
 AWAKE_SECONDS = 10.0  # a write that took longer may have spanned a sleep of the computer
 
 
@@ -139,13 +141,14 @@ def end_launch(store: Store, record: LaunchRecord, reason: str) -> None:
 def ended_reason(store: Store, record: LaunchRecord) -> str | None:
     """Return why a launch ended that could not go on; None if it did not."""
     key = ended_key(record)
-    return str(read_object(store, key)["reason"]) if store.exists(key) else None
+    return str(read_object(store, key).get("reason", "")) if store.exists(key) else None
 
 
 def current_offer(store: Store, record: LaunchRecord) -> tuple[int, datetime]:
     """Return the number of the offer that is tried now, and since when, by the store's clock."""
-    stats = store.list(f"{launch_folder(record)}/offers/")
-    tried = {int(stat.key.rpartition("/")[2].removesuffix(".json")): stat for stat in stats}
+    prefix = f"{launch_folder(record)}/offers/"
+    stats = [(LAUNCH_FILE.fullmatch(stat.key.removeprefix(prefix)), stat) for stat in store.list(prefix)]
+    tried = {int(found[1]): stat for found, stat in stats if found and int(found[1]) < len(record.groups)}
     if tried:
         newest = max(tried)
         return newest, datetime.fromtimestamp(tried[newest].modified, UTC)
@@ -297,15 +300,18 @@ def _body(record: LaunchRecord) -> bytes:
 def read_launch(store: Store, run: str, launch: str) -> LaunchRecord:
     """Return the record. Raises NotFound, and DamagedRecord."""
     key = launch_key(run, launch)
-    fields: Any = read_object(store, key)
-    try:
-        record: LaunchRecord = build(LaunchRecord, {"origin": None, **fields})
+    record = read_typed(store, key, LaunchRecord, origin=None)
+    with record_of(store, key):
         if not record.groups:
             raise ValueError("it has no groups")
         if (record.run, record.id) != (run, launch):  # its machines may write it: it speaks for no other run
             raise ValueError(f"it is about launch {record.id} of run {record.run}")
-    except ValueError as error:
-        raise DamagedRecord(store, key, error) from None
+        for text in (record.launched_at, *(group.kill_at for group in record.groups if group.kill_at)):
+            if not is_time(text):
+                raise ValueError(f"{text!r:.60} is not a time")
+        for group in record.groups:
+            if group.nodes < 1 or group.usd_per_hour < 0:
+                raise ValueError(f"{group.nodes} machines at ${group.usd_per_hour} cannot be rented")
     return record
 
 
@@ -317,7 +323,7 @@ def launches_of(store: Store, run: str) -> list[LaunchRecord]:
 def _launch_ids(store: Store, run: str) -> list[str]:
     prefix = f"runs/{run}/launches/"
     names = sorted(stat.key.removeprefix(prefix) for stat in store.list(prefix))
-    return [name.removesuffix(".json") for name in names if "/" not in name]
+    return [found[1] for name in names if (found := LAUNCH_FILE.fullmatch(name))]
 
 
 def recorded_at(store: Store, record: LaunchRecord) -> float:

@@ -156,7 +156,7 @@ class RunLogs:
         parts: dict[int, dict[int, str]] = {}
         for stat in self.store.list(prefix):
             rank, _, number = stat.key.removeprefix(prefix).removesuffix(".jsonl").partition("-")
-            if rank.isdigit() and number.isdigit() and self.selection.holds(int(rank), per_node):
+            if rank.isdecimal() and number.isdecimal() and self.selection.holds(int(rank), per_node):
                 parts.setdefault(int(rank), {})[int(number)] = stat.etag
         return dict(sorted(parts.items()))
 

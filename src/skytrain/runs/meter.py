@@ -319,7 +319,7 @@ def settled_counts(store: Store, run: str, counts: Mapping[str, Count]) -> dict[
     settled = dict(counts)
     for machine, key in rented.items():
         billed = read_object(store, billed_key(run, machine), BILLED)
-        if billed["seconds"] is not None and billed["usd"] is not None:
+        if billed.get("seconds") is not None and billed.get("usd") is not None:
             settled[key] = Count(billed["usd"], billed["seconds"], counts[key].boot, billed["seconds"])
     return settled
 
@@ -378,7 +378,7 @@ def last_records(store: Store, run: str, stream: str) -> dict[int, dict[str, Any
     parts: dict[int, str] = {}
     for stat in store.list(f"runs/{run}/attempts/"):
         number, _, rest = stat.key.removeprefix(f"runs/{run}/attempts/").partition("/")
-        if rest.startswith(f"{stream}/") and number.isdigit() and stat.size:
+        if rest.startswith(f"{stream}/") and number.isdecimal() and stat.size:
             parts[int(number)] = stat.key
     found = {
         number: read_lines(store, key, SPEND if stream == "spend" else NO_SHAPE)

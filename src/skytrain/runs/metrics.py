@@ -91,6 +91,6 @@ def _part_stats(store: Store, run: str) -> list[tuple[int, Stat]]:
     parts: list[tuple[int, Stat]] = []
     for stat in store.list(f"runs/{run}/attempts/"):
         folder, _, rest = stat.key.removeprefix(f"runs/{run}/attempts/").partition("/")
-        if rest.startswith("metrics/") and folder.isdigit():
+        if rest.startswith("metrics/") and folder.isdecimal():
             parts.append((int(folder), stat))
     return sorted(parts, key=lambda part: (part[0], part[1].key))

@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from ..config import build
 from ..storage import NotFound, Store
 from .meter import final_counts, read_spend
-from .reading import DamagedRecord, read_object
+from .reading import is_amount, read_typed, record_of
 
 
 @dataclass(frozen=True)
@@ -62,13 +61,12 @@ def read_pipeline(store: Store, run: str) -> PipelineRecord | None:
     """Return the pipeline that trains a run; None if it was launched by itself."""
     key = pipeline_key(run)
     try:
-        fields = read_object(store, key)
+        record = read_typed(store, key, PipelineRecord)
     except NotFound:
         return None
-    try:
-        record: PipelineRecord = build(PipelineRecord, fields)
-    except ValueError as error:
-        raise DamagedRecord(store, key, error) from None
+    with record_of(store, key):
+        if record.run != run or not all(is_amount(each.usd) and is_amount(each.hours) for each in record.stages):
+            raise ValueError("it is that of another run, or its stages cost less than nothing")
     return record
 
 

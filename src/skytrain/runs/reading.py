@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from ..config import EXIT_CODES, SkytrainError
+from ..config import EXIT_CODES, ConfigError, SkytrainError, build
 from ..storage import Store, TooLarge
 
 
@@ -31,6 +31,7 @@ class DamagedRecord(SkytrainError):
 Kind = Callable[[Any], bool]
 MOST = 2**63  # of a whole number: larger ones cannot be computed with as floats
 Shape = Mapping[str, Kind]
+T = TypeVar("T")
 
 
 def is_text(value: Any) -> bool:
@@ -100,6 +101,8 @@ def record_of(store: Store, key: str) -> Iterator[None]:
     """Report what goes wrong inside the block with the content of this object as damage."""
     try:
         yield
+    except ConfigError as error:  # a field of another type
+        raise DamagedRecord(store, key, error) from None
     except SkytrainError:
         raise
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError) as error:
@@ -109,6 +112,16 @@ def record_of(store: Store, key: str) -> Iterator[None]:
 def read_object(store: Store, key: str, shape: Shape = NO_SHAPE) -> dict[str, Any]:
     """Read a JSON object whose fields are of these kinds. Raises NotFound if there is none."""
     return _parse(store, key, _read(store, key), shape)
+
+
+def read_typed(store: Store, key: str, schema: type[T], **missing: Any) -> T:
+    """Read a JSON object as a dataclass whose fields have the declared types. `missing` are values of fields that it may lack."""
+    fields = read_object(store, key)
+    try:
+        record: T = build(schema, {**missing, **fields})
+    except ValueError as error:
+        raise DamagedRecord(store, key, error) from None
+    return record
 
 
 def read_lines(store: Store, key: str, shape: Shape = NO_SHAPE) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
@@ -177,4 +178,4 @@ def _interruptions(outcomes: dict[int, dict[str, Any] | None], state: str) -> in
 
 
 def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
+    return None if value is None or not math.isfinite(value) else int(value)

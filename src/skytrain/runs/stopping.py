@@ -12,10 +12,9 @@ import json
 import platform
 from dataclasses import asdict, dataclass
 
-from ..config import SkytrainError
 from ..storage import NotFound, Store
 from .attempts import now
-from .reading import DamagedRecord, read_object
+from .reading import read_typed
 
 
 @dataclass(frozen=True)
@@ -41,14 +40,9 @@ def ask_stop(store: Store, run: str, attempt: int) -> StopRequest:
 def read_stop(store: Store, run: str) -> StopRequest | None:
     """Return the newest request to stop the run, or None: one small read."""
     try:
-        record = read_object(store, stop_key(run))
-        return StopRequest(int(record["attempt"]), str(record["asked_by"]), str(record["asked_at"]))
+        return read_typed(store, stop_key(run), StopRequest)
     except NotFound:
         return None
-    except SkytrainError:  # a ValueError too: the store does not answer, or the object is damaged
-        raise
-    except (KeyError, TypeError, ValueError) as error:
-        raise DamagedRecord(store, stop_key(run), error) from None
 
 
 def stop_asked(store: Store, run: str, attempt: int) -> StopRequest | None:

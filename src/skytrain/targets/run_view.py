@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +17,17 @@ from ..runs import (
     LaunchRecord,
     RunStatus,
     current_offer,
+    is_amount,
     launch_folder,
+    maybe,
     read_object,
+    record_of,
 )
 from ..storage import NotFound, Store
 from .account import AccountMachine
 from .run_status import FINISHING, PREPARING, TUNING, find_status
 
+SHAPE = re.compile(r"(\d{1,9})x\d{1,9}")  # nodes x processes
 SILENT_SECONDS = 60.0  # without a heartbeat, of which a host writes one every 11 s
 
 
@@ -122,7 +127,8 @@ class RunWatch:
         nodes.sort(key=lambda node: (node.rank is None, node.rank or 0, node.machine))
         agents = bool(nodes) or status.generation is not None or (launch is not None and not status.attempts)
         shapes = {each.shape for each in meeting.hosts if each.presence != "left"}
-        wanted = launch.nodes if launch else max((int(each.partition("x")[0]) for each in shapes), default=None)
+        sizes = [int(found[1]) for each in shapes if (found := SHAPE.fullmatch(each))]
+        wanted = launch.nodes if launch else max(sizes, default=None)
         return RunView(
             at=datetime.now(UTC).isoformat(timespec="seconds"),
             status=self._with_launch(status, launch, booting),
@@ -142,7 +148,11 @@ class RunWatch:
         number, _ = current_offer(self._store, record)
         group = record.groups[number]
         plan = self._read_plan(record)
-        offers = plan.get("offers") or []
+        with record_of(self._store, f"{launch_folder(record)}/plan.json"):
+            offers = plan.get("offers") or []
+            planned = offers[number]["cost"]["usd"] if number < len(offers) else None
+            if wrong := [usd for usd in (planned, plan.get("budget_usd")) if not maybe(is_amount)(usd)]:
+                raise ValueError(f"{wrong[0]!r:.60} are no dollars")
         return LaunchView(
             id=record.id,
             machines=group.text,
@@ -151,7 +161,7 @@ class RunWatch:
             offer=number + 1,
             offers=len(record.groups),
             kill_at=group.kill_at,
-            planned_usd=offers[number]["cost"]["usd"] if number < len(offers) else None,
+            planned_usd=planned,
             budget_usd=plan.get("budget_usd"),
         )
 
@@ -195,7 +205,7 @@ class RunWatch:
         if launch is None:
             return status
         budget = status.budget_usd if status.budget_usd is not None else launch.budget_usd
-        counted = {key.split()[0] for spend in self._spends.read() for key in spend.get("machines", {})}
+        counted = {key.split()[0] for spend in self._spends.read() for key in spend.get("machines") or {}}
         seconds = sum(node.seconds or 0.0 for node in booting if node.machine not in counted)
         if status.metered_usd is not None and not seconds:  # all machines have ended, and EC2's own count is known
             return replace(status, budget_usd=budget)

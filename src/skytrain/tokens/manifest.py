@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..config import SkytrainError
+from ..runs import is_mapping, is_text, is_whole
 from ..storage import MANIFEST_BYTES, NotFound, Store
-from .shards import Split
+from .shards import MAGIC_OF_DTYPE, Split
 
 FORMAT = "skytrain-tokens-1"
 
@@ -63,6 +64,18 @@ class Manifest:
         fields = {"format": FORMAT, **asdict(self), "shards": [shard_fields(shard) for shard in self.shards]}
         return (json.dumps(fields, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
+    def _check(self) -> None:
+        """Raise TypeError for fields of another type: whoever may write data decides them, and readers compute with them."""
+        texts = [self.split, self.dtype, self.tokenizer.name, self.tokenizer.hash]
+        counts = [self.tokens, self.documents, self.text_bytes, self.tokenizer.vocab_size, self.tokenizer.eot]
+        for shard in self.shards:
+            texts += [shard.name, shard.sha256, shard.index_sha256, shard.mask_sha256 or ""]
+            counts += [shard.tokens, shard.documents, shard.bytes, shard.mask_bytes or 0]
+        wrong = [text for text in texts if not is_text(text)]
+        wrong += [count for count in counts if not is_whole(count) or count < 0]
+        if wrong or not is_mapping(self.made_from) or self.dtype not in MAGIC_OF_DTYPE:
+            raise TypeError(f"{wrong[0] if wrong else self.dtype!r:.60} cannot be one of its fields")
+
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Manifest:
         """Parse a manifest; `where` names the file in error messages."""
@@ -74,7 +87,9 @@ class Manifest:
                 )
             fields["tokenizer"] = TokenizerFacts(**fields["tokenizer"])
             fields["shards"] = tuple(Shard(**shard) for shard in fields["shards"])
-            return cls(**fields)
+            manifest = cls(**fields)
+            manifest._check()
+            return manifest
         except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, RecursionError) as error:
             raise SkytrainError(
                 f"{where} cannot be read as a token manifest: {error}\n  prepare the data again"

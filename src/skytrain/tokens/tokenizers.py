@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..config import ConfigError, HFTokenizerConfig, SkytrainError, StoreConfig, TokenizerConfig, build
+from ..runs import is_whole, record_of
 from ..storage import MANIFEST_BYTES, NotFound, open_store
 from .byte_level import ByteLevelBPE, gpt2, own_definition
 from .decoding import StreamDecoder
@@ -145,16 +146,21 @@ def store_tokenizer(tokenizer: ByteLevelBPE | HFTokenizer, store: Store) -> str:
 def stored_vocab_size(store: Store, id: str) -> int:
     """Return the vocabulary size of a tokenizer in the store, including tokens that text never becomes."""
     kept = _stored_settings(store, id)
-    if not kept:
-        return len(json.loads(store.read(f"{FOLDER}/{id}/{TOKENIZER_FILE}", MANIFEST_BYTES))["model"]["vocab"]) + 1
-    size: int = kept["vocab_size"]
-    return size
+    if kept:
+        return int(kept["vocab_size"])
+    key = f"{FOLDER}/{id}/{TOKENIZER_FILE}"
+    with record_of(store, key):
+        return len(json.loads(store.read(key, MANIFEST_BYTES))["model"]["vocab"]) + 1
 
 
 def _stored_settings(store: Store, id: str) -> dict[str, Any]:
     """Return what is kept next to the files of a Hugging Face tokenizer; empty for a trained one."""
+    key = f"{FOLDER}/{id}/{DEFINITION}"
     try:
-        kept: dict[str, Any] = json.loads(store.read(f"{FOLDER}/{id}/{DEFINITION}", MANIFEST_BYTES))
+        with record_of(store, key):
+            kept: dict[str, Any] = json.loads(store.read(key, MANIFEST_BYTES))
+            if not is_whole(kept["vocab_size"]) or not isinstance(kept["text_may_be_special"], bool):
+                raise TypeError("it does not describe a tokenizer")
     except NotFound:
         return {}
     return kept
@@ -187,7 +193,8 @@ def _open_stored(store: Store, id: str) -> HFTokenizer:
         # An export has all files of its tokenizer: another config.json or a program must not come with them.
         raise SkytrainError(f"{store.url(folder)} was altered: {others[0]!r:.80} is not a file of a tokenizer")
     content = {name: store.read(f"{folder}/{name}", MANIFEST_BYTES) for name in names if name != DEFINITION}
-    tokenizer = HFTokenizer.from_json(id, TokenizerFiles(Path(folder), content), definition)
+    with record_of(store, f"{folder}/{DEFINITION}"):
+        tokenizer = HFTokenizer.from_json(id, TokenizerFiles(Path(folder), content), definition)
     if tokenizer_id(id, tokenizer.files, tokenizer.text_may_be_special).rpartition("-")[2] != id.rpartition("-")[2]:
         raise SkytrainError(f"{store.url(folder)} was altered: its files have another hash than its name says")
     return tokenizer

@@ -46,6 +46,7 @@ from .strategies.registry import all_strategies as all_strategies, find_strategy
 from .sweep_plan import Schedule as Schedule, plan_sweep as plan_sweep
 from .sweep_state import (
     SweepStatus as SweepStatus,
+    damaged_sweep as damaged_sweep,
     find_sweep_status as find_sweep_status,
     launched_sweep as launched_sweep,
     machines_of_sweep as machines_of_sweep,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..jobs import identify, is_alive
-from ..runs import boot_clock, boot_id, read_object, read_spend
+from ..runs import Shape, boot_clock, boot_id, is_amount, is_clock, is_text, maybe, read_object, read_spend
 from ..storage import NotFound, StoreError
 from .ledger import Entry, HourlyPrice, Ledger
 from .sweeps import Claim, SweepState, SweepStore, trial_run
@@ -31,6 +31,10 @@ FIRST_BEAT_SECONDS = 0.5  # and at first: a session that is killed is charged un
 BEAT_SHARE = 0.005  # which is to be a small share of its time
 PRESENT_SECONDS = 60.0  # a session without a heartbeat for this long is considered gone
 ALLOWANCE_SECONDS = 20.0  # a machine's time between two trials and at the end, reserved in advance
+WORKER: Shape = {
+    "machine": is_text, "place": is_text, "process": is_text, "began": is_clock, "at": is_clock, "within": maybe(is_clock),
+    "usd_per_hour": is_amount,
+}  # fmt: skip
 ENDING_SHARE = 0.02  # of the time that a process took to start: printing the answer takes less
 
 
@@ -207,7 +211,7 @@ class SweepHost:
 
     def _record(self, name: str) -> dict[str, Any] | None:
         with suppress(NotFound):
-            return read_object(self._sweep.store, self._key(name))
+            return read_object(self._sweep.store, self._key(name), WORKER)
         return None
 
     def reserve(self, ledger: Ledger, state: SweepState) -> None:
@@ -289,4 +293,4 @@ def live_sessions(sweep: SweepStore) -> list[str]:
 def ended_sessions(sweep: SweepStore, machine: str) -> Sequence[dict[str, Any]]:
     """Return the records of a machine's ended sessions, whose last beat is the time until which it was charged."""
     keys = [stat.key for stat in sweep.store.list(f"{sweep.folder}/workers/")]
-    return [one for one in (read_object(sweep.store, key) for key in keys) if one["machine"] == machine]
+    return [one for one in (read_object(sweep.store, key, WORKER) for key in keys) if one["machine"] == machine]

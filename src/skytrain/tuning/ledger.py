@@ -10,11 +10,10 @@ import json
 from dataclasses import dataclass
 
 from ..config import EXIT_CODES, SkytrainError
-from ..runs import is_amount, maybe, read_object, record_of
+from ..runs import is_amount, read_typed, record_of
 from ..storage import Store
 
 FINAL = "final"
-AMOUNTS = {"reserved_usd": is_amount, "charged_usd": maybe(is_amount)}
 
 
 class BudgetError(SkytrainError):
@@ -52,6 +51,17 @@ class Entry:
         return self.reserved_usd if self.charged_usd is None else self.charged_usd
 
 
+def read_entry(store: Store, key: str) -> Entry:
+    """Return one line of a ledger, of the name that its object has. Machines of the sweep may write it."""
+    entry = read_typed(store, key, Entry, charged_usd=None)
+    with record_of(store, key):
+        if not key.endswith(f"/{entry.what}.json"):
+            raise ValueError(f"it is about {entry.what!r:.60}")
+        if not all(is_amount(usd) for usd in (entry.reserved_usd, entry.usd)):
+            raise ValueError("a line of a ledger cannot be less than nothing")
+    return entry
+
+
 class Ledger:
     """The entries of one sweep, each an object in the store that one worker writes."""
 
@@ -71,12 +81,7 @@ class Ledger:
         self._entries[entry.what] = entry
 
     def _load(self) -> list[Entry]:
-        keys = [stat.key for stat in self._store.list(f"{self._folder}/")]
-        entries = []
-        for key in keys:
-            with record_of(self._store, key):
-                entries.append(Entry(**read_object(self._store, key, AMOUNTS)))
-        return entries
+        return [read_entry(self._store, stat.key) for stat in self._store.list(f"{self._folder}/")]
 
     @property
     def entries(self) -> tuple[Entry, ...]:

@@ -64,8 +64,11 @@ def find_sweep_status(config: Config, name: str | None) -> SweepStatus | None:
 def launched_sweep(config: Config, name: str) -> SweepStatus | None:
     """Return what the launches of a sweep say of it, whose own records may be damaged; None without any."""
     machines = machines_of_sweep(open_store(config.store), name)
-    if not machines:
-        return None
+    return damaged_sweep(name, machines) if machines else None
+
+
+def damaged_sweep(name: str, machines: list[str]) -> SweepStatus:
+    """Return the status of a sweep whose records cannot be read."""
     return SweepStatus(
         sweep=name,
         state="damaged",

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..config import SkytrainError, flatten, nearest
-from ..runs import read_object, record_of
+from ..config import SkytrainError, build, flatten, nearest
+from ..runs import is_amount, is_clock, maybe, read_object, record_of
 from ..storage import Store
-from .ledger import AMOUNTS, FINAL, Entry
+from .ledger import FINAL, Entry, read_entry
 from .problem import Answer, Observation, Trial
 
 
@@ -124,8 +124,16 @@ class SweepStore:
         return read_object(self.store, f"{self.folder}/spec.json")
 
     def decisions(self) -> list[Decision]:
-        records = [self._once(key) for key in self._keys("decisions")]
-        return [Decision(**{**one, "trial": Trial(**one["trial"])}) for one in records]
+        return [self._decision(key) for key in self._keys("decisions")]
+
+    def _decision(self, key: str) -> Decision:
+        fields = self._once(key)
+        with record_of(self.store, key):
+            trial = {"seed": 0, **fields["trial"]}
+            decision: Decision = build(Decision, {"limit_usd": None, "worker": "", "at": 0.0, **fields, "trial": trial})
+            if not is_amount(decision.usd) or not is_amount(decision.most_usd):
+                raise ValueError("a trial cannot cost less than nothing")
+            return decision
 
     def decide(self, decision: Decision) -> bool:
         """Create this decision, and return whether it is the one of its number; False if another worker was first."""
@@ -133,9 +141,14 @@ class SweepStore:
 
     def claims(self, decisions: Sequence[Decision]) -> list[Claim]:
         """Return everyone who has run each trial, in order."""
-        later = [Claim(**self._once(key)) for key in self._keys("claims")]
+        later = [self._claim(key) for key in self._keys("claims")]
         first = [Claim(one.number, 1, one.worker, one.at) for one in decisions]
         return sorted([*first, *later], key=lambda one: (one.number, one.turn))
+
+    def _claim(self, key: str) -> Claim:
+        with record_of(self.store, key):
+            claim: Claim = build(Claim, {"earlier_usd": 0.0, **self._once(key)})
+            return claim
 
     def state(self) -> SweepState:
         """Return everything that was decided and observed; results are read first, so that none lacks its decision."""
@@ -189,15 +202,18 @@ class SweepStore:
     def answer(self) -> Answer | None:
         record = self.load("answer")
         with record_of(self.store, f"{self.folder}/answer.json"):
-            return Answer(**{**record, "warnings": tuple(record["warnings"]), "fits": ()}) if record else None
+            if record is None:
+                return None
+            if not is_clock(record["rate"]) or not all(maybe(is_clock)(record.get(name)) for name in ("low", "high")):
+                raise ValueError("the answer is not a number")
+            return Answer(**{**record, "warnings": tuple(map(str, record["warnings"])), "fits": ()})
 
     def entries(self) -> list[Entry]:
         """Return the lines of the ledger."""
         return [self._entry(key) for key in self._keys("ledger")]
 
     def _entry(self, key: str) -> Entry:
-        with record_of(self.store, key):
-            return Entry(**read_object(self.store, key, AMOUNTS))
+        return read_entry(self.store, key)
 
     def _once(self, key: str) -> dict[str, Any]:
         if key not in self._read:
@@ -225,10 +241,12 @@ def find_sweep(store: Store, name: str) -> SweepStore:
 
 
 def _observation(fields: Mapping[str, Any]) -> Observation:
-    loss = {"diverged": math.inf, "stopped": math.nan}.get(fields["loss"], fields["loss"])
-    return Observation(
-        trial=Trial(**fields["trial"]), loss=loss, usd=fields["usd"], seconds=fields["seconds"], extra=fields["extra"]
-    )
+    loss = {"diverged": math.inf, "stopped": math.nan}.get(str(fields["loss"]), fields["loss"])
+    amounts = (fields["usd"], fields["seconds"], fields["extra"].get("session_usd", 0.0))
+    if (not isinstance(loss, float) and not is_clock(loss)) or not all(map(is_amount, amounts)):
+        raise ValueError("its loss, dollars or seconds are none")
+    trial: Trial = build(Trial, {"seed": 0, **fields["trial"]})
+    return Observation(trial=trial, loss=loss, usd=fields["usd"], seconds=fields["seconds"], extra=fields["extra"])
 
 
 def _json(fields: Mapping[str, Any]) -> bytes:

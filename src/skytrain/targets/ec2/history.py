@@ -7,16 +7,15 @@ and its console has its last lines.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from ...aws import AwsSession, Call, CloudError
-from ...config import format_seconds, plural
-from ...runs import LaunchRecord, launch_folder
-from ...storage import Store, StoreError
+from ...config import SkytrainError, format_seconds, plural
+from ...runs import LaunchRecord, launch_folder, read_object
+from ...storage import Store
 from .boot import ENDS
 from .replacement import DEAD, StartedMachine, read_history, since_proof
 
@@ -85,9 +84,11 @@ def _reported(store: Store, record: LaunchRecord, machines: Sequence[str]) -> li
         for folder in ("boot-failures", "unfit"):
             for stat in store.list(f"{launch_folder(record)}/{folder}/"):
                 if stat.key.rpartition("/")[2].partition(".")[0] in machines:
-                    text = store.read(stat.key).decode(errors="replace")
-                    found.append((stat.modified, json.loads(text)["reason"] if folder == "unfit" else _cause_in(text)))
-    except (StoreError, ValueError, KeyError):
+                    if folder == "unfit":
+                        found.append((stat.modified, str(read_object(store, stat.key).get("reason", ""))))
+                    else:
+                        found.append((stat.modified, _cause_in(store.read(stat.key).decode(errors="replace"))))
+    except SkytrainError:  # the store does not answer, or a machine wrote something else
         return []
     return [cause.partition("\n")[0] for _, cause in sorted(found, reverse=True) if cause]
 

@@ -26,11 +26,13 @@ from ...runs import (
     current_offer,
     end_launch,
     following_launches,
+    is_text,
     launch_folder,
     mark_failed,
     may_grow,
     offer_key,
     preceding_launches,
+    read_object,
     started_key,
 )
 from ...storage import Retry, Store, StoreError
@@ -157,7 +159,7 @@ class Replacer:
     def _grants(self) -> dict[str, str]:
         """Return the machines that were replaced since the last proof, by the keys of their grants."""
         keys = [stat.key for stat in self._store.list(self._folder())]
-        return {key: str(json.loads(self._store.read(key))["instance"]) for key in keys}
+        return {key: str(read_object(self._store, key, {"instance": is_text})["instance"]) for key in keys}
 
     def _folder(self) -> str:
         proofs = [stat.key for stat in self._store.list(f"{launch_folder(self._record)}/proven/")]
