@@ -286,14 +286,15 @@ def test_a_plan_of_somebody_else_names_no_code_that_the_person_has_not_typed(
         "data.source.target=attack.Source": "data.source.target=attack.Source",
         "trainer.loggers=attack.Logger": "trainer.loggers=[attack.Logger]",
         "'trainer.callbacks.target=${wandb.project}'": "trainer.callbacks=[{target: '${wandb.project}'}]",
-        "'wandb.project=${oc.env:HOME}'": "wandb={project: '${oc.env:HOME}'}",
+        "'wandb=${oc.env:HOME}'": "wandb={project: '${oc.env:HOME}'}",
         "cloud.packages=attack": "cloud.packages=[attack]",
     }
     for name, word in hostile.items():
         words = [*WORDS, word]
         made = replace(plan(offer("g5.xlarge", 1)), code=code, words=words, config=compose(words).values)
         write_plan(made, typed.folder / "plan.json")
-        for arguments in (["train", "cloud=ec2"], ["pipeline", "cloud=ec2"], ["train", "cloud=slurm"]):
+        ways = (["train", "cloud=ec2"], ["pipeline", "cloud=ec2"], ["train", "cloud=slurm"])
+        for arguments in ways if word.startswith("data") else ways[:1]:
             assert typed(*arguments, "--plan", "plan.json", "--dry-run") == 2
             said = capsys.readouterr().err
             assert f"plan.json names code or files that you have not named: {shlex.split(name)[0]}" in said
