@@ -9,18 +9,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from skytrain.config import SkytrainError
 from skytrain.corpus import files
 from skytrain.corpus.documents import BadRecord, Document
 from skytrain.corpus.sources.jsonl import JsonLines
-from skytrain.corpus.sources.tables import CsvFiles
+from skytrain.corpus.sources.tables import CsvFiles, ParquetFiles
 from skytrain.corpus.sources.text import TextFiles
 from skytrain.corpus.sources.warc import WebArchive
 from skytrain.evaluation.tasks.records import _loaded
 from skytrain.merging.provenance import MERGE_FILE, read_folder_provenance
 from skytrain.tokens import foreign
+
+
+def parquet_of(text: bytes) -> bytes:
+    """Return a table whose text is these bytes, which need not be UTF-8."""
+    written = io.BytesIO()
+    mark = b"#" * len(text)
+    parquet.write_table(pyarrow.table({"text": [mark.decode()]}), written, compression="none", write_statistics=False)
+    return written.getvalue().replace(mark, text)
+
+
+UNREADABLE = parquet_of(b"\xff\xfe\xfd\xfc")
 
 
 def tar_of(path: Path, name: str, data: bytes) -> Path:
@@ -42,8 +55,9 @@ def read(path: Path) -> list[int]:
         ("a.json", b"[" + b"1," * 100_000 + b"1]", "more than a sample can have"),
         ("a.json", b"[" * 50_000, "cannot be read"),
         ("a.json.gz", gzip.compress(b"[1]")[:-9] + b"garbage!!", "cannot be read"),
+        ("a.npy", b"\x93NUMPY\x01\x00\x10\x00{'shape': (\n      \n", "cannot be read"),
     ],
-    ids=["packed", "large", "deep", "damaged"],  # not the data: gzip writes the time into it
+    ids=["packed", "large", "deep", "damaged", "header"],  # not the data: gzip writes the time into it
 )
 def test_a_sample_that_unpacks_without_end_is_refused(
     name: str, data: bytes, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -87,6 +101,25 @@ def test_a_document_that_never_ends_is_refused(
     monkeypatch.setattr(files, "MAX_LINE_BYTES", 1000)
     [bad] = make(str(tmp_path / name)).documents()
     assert isinstance(bad, BadRecord) and "more than 1,000 bytes" in bad.problem
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "make"),
+    [
+        ("a.csv", b'"text', lambda path: CsvFiles(paths=path)),
+        ("a.parquet", UNREADABLE, lambda path: ParquetFiles(paths=path)),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_a_bad_record(name: str, data: bytes, make: Any, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    [bad] = make(str(tmp_path / name)).documents()
+    assert isinstance(bad, BadRecord)
+
+
+def test_a_tar_that_ends_in_its_first_bytes_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(b"\x1f\x8b\x08")
+    with pytest.raises(SkytrainError, match="cannot be read as a tar"):
+        read(tmp_path / "a.tar")
 
 
 def test_a_number_of_thousands_of_digits_spoils_its_line_only(tmp_path: Path) -> None:

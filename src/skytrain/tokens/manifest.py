@@ -71,7 +71,7 @@ class Manifest:
         for shard in self.shards:
             texts += [shard.name, shard.sha256, shard.index_sha256, shard.mask_sha256 or ""]
             counts += [shard.tokens, shard.documents, shard.bytes, shard.mask_bytes or 0]
-        wrong = [text for text in texts if not is_text(text)]
+        wrong: list[Any] = [text for text in texts if not is_text(text)]
         wrong += [count for count in counts if not is_whole(count) or count < 0]
         if wrong or not is_mapping(self.made_from) or self.dtype not in MAGIC_OF_DTYPE:
             raise TypeError(f"{wrong[0] if wrong else self.dtype!r:.60} cannot be one of its fields")

@@ -70,7 +70,7 @@ def read_token_rows(file: InputFile, column: str | None, vocab_size: int) -> Ite
                 for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
                     yield values[start:end]
                 first += batch.num_rows
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise SkytrainError(f"{file.url}: not a whole parquet file: {error}") from None
 
 

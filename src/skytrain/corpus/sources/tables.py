@@ -82,7 +82,7 @@ def _open_parquet(file: InputFile) -> Iterator[Any]:
     with file.open() as stream:
         try:
             yield pyarrow.parquet.ParquetFile(pyarrow.PythonFile(stream, "r"))
-        except (pyarrow.ArrowException, OSError) as error:
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # texts need not be UTF-8
             raise UnreadableFile(f"{file.url}: not a complete parquet file: {error}") from None
 
 
@@ -112,10 +112,10 @@ class CsvFiles(UserFiles):
             lines = io.TextIOWrapper(limited, encoding="utf-8-sig", errors="surrogateescape", newline="")
             rows = csv.DictReader(lines, delimiter=self.delimiter, strict=True)
             keys = RecordKeys(self.text_key, self.id_key, "csv")
-            missing = _missing(list(rows.fieldnames or []), keys)
-            if missing:
-                raise UnreadableFile(f"{file.url}: {missing}")
             try:
+                missing = _missing(list(rows.fieldnames or []), keys)
+                if missing:
+                    raise UnreadableFile(f"{file.url}: {missing}")
                 for number, row in enumerate(rows):
                     record = {name: value for name, value in row.items() if isinstance(name, str)}
                     where = f"{file.url}:{rows.line_num}"
