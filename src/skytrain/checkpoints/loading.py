@@ -9,7 +9,7 @@ from torch import nn
 
 from ..config import ModelConfig, SkytrainError, TokenizerConfig, build, check_named, check_trusted
 from ..models import build_model, find_weights, is_pretrained, load_llmc, load_pretrained, place_of
-from ..runs import RunRecord
+from ..runs import RunRecord, record_of
 from ..storage import Store
 from ..tokens import (
     Tokenizer,
@@ -46,7 +46,10 @@ def load_model(store: Store, source: str | None, tokenizer: TokenizerConfig | No
         place = place_of(store, source)
         return LoadedModel(load_pretrained(place), load_tokenizer_folder(find_weights(place)), source, None)
     record, step = choose_checkpoint(store, source)
-    model = build_model(recorded_model(record), seed=record.seed, start_weights=False)
+    with record_of(store, f"runs/{record.name}/run.json"):
+        described = recorded_model(record)
+        recorded_tokenizer_settings(record)
+    model = build_model(described, seed=record.seed, start_weights=False)
     load_weights(model, open_weights(store, step_key(record.name, step)).weights)
     model.eval()
     return LoadedModel(model, recorded_tokenizer(store, record), f"{record.name}@{step}", record)
@@ -78,9 +81,15 @@ def recorded_model(record: RunRecord) -> ModelConfig:
     return model
 
 
+def recorded_tokenizer_settings(record: RunRecord) -> TokenizerConfig:
+    """Return the settings of the tokenizer that a record describes."""
+    settings: TokenizerConfig = build(TokenizerConfig, record.config["tokenizer"], "tokenizer")
+    return settings
+
+
 def recorded_tokenizer(store: Store, record: RunRecord) -> Tokenizer:
     """Return the tokenizer of a run, from the store, with the chat template of its conversations. Raises Untrusted before another folder or repository is read."""
-    settings: TokenizerConfig = build(TokenizerConfig, record.config["tokenizer"], "tokenizer")
+    settings = recorded_tokenizer_settings(record)
     if not is_stored(settings, store, record.tokenizer_id):
         check_named([("tokenizer.name", settings.name)], f"run {record.name}")
     tokenizer = open_tokenizer(settings, store, record.tokenizer_id)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from ..checkpoints import is_model_file, load_model
 from ..config import Config, SkytrainError, check_named
 from ..models import check_precision, choose_device_type, is_pretrained, resolve_precision
-from ..runs import RunRecord, load_run
+from ..runs import RunRecord, load_run, record_of
 from ..storage import Store
 from ..tokens import Tokenizer
 from .ensemble import EnsembleDefinition, EnsembleModel, read_ensemble
@@ -42,13 +43,19 @@ def place_model(config: Config, store: Store, source: str | None, precision: str
         return _place_ensemble(config, store, source, forest, precision)
     loaded = load_model(store, source, config.tokenizer)
     if precision is None:
-        trained = loaded.run.config["trainer"]["precision"] if loaded.run else config.trainer.precision
+        trained = _precision(store, loaded.run) if loaded.run else config.trainer.precision
         precision = "32-true" if device == "cpu" else resolve_precision(device, trained)
         check_precision(device, precision, "--precision")
     model = WholeModel(loaded.model, torch.device(device), precision)
     if config.trainer.compile and device == "cuda":
         model.compile_blocks()
     return PlacedModel(model, loaded.tokenizer, loaded.label, loaded.run)
+
+
+def _precision(store: Store, run: RunRecord) -> Any:
+    """Return the precision that a run was trained in, as its record says."""
+    with record_of(store, f"runs/{run.name}/run.json"):
+        return run.config["trainer"]["precision"]
 
 
 def _place_ensemble(

@@ -35,7 +35,7 @@ from ..evaluation import (
     evaluate_loss,
     place_model,
 )
-from ..runs import Reporter, RunRecord
+from ..runs import Reporter, RunRecord, is_whole, maybe, record_of
 from ..storage import Store, open_store
 from ..tokens import PackedSplit, Split, Tokenizer, TokenSplit, find_prepared_for, open_file_split
 
@@ -86,13 +86,16 @@ def open_held_out(config: Config, store: Store, model: EvaluatedModel, split: Sp
         batch = config.trainer.micro_batch
         separate = config.loader.separate_documents
     else:
-        named = run.config["loader"].get("files")
-        files = build(TokenFilesConfig, named, "loader.files") if named else None
-        if named and named[split] is not None:
-            check_named([(f"loader.files.{split}", named[split])], f"run {run.name}")
-        length = run.config["trainer"]["sequence_length"]
-        batch = run.config["trainer"]["micro_batch"]
-        separate = run.config["loader"]["separate_documents"]
+        with record_of(store, f"runs/{run.name}/run.json"):
+            named = run.config["loader"].get("files")
+            files = build(TokenFilesConfig, named, "loader.files") if named else None
+            length = run.config["trainer"]["sequence_length"]
+            batch = run.config["trainer"]["micro_batch"]
+            separate = bool(run.config["loader"]["separate_documents"])
+            if not is_whole(length) or length < 1 or not maybe(is_whole)(batch):
+                raise TypeError(f"trainer.sequence_length={length!r:.40} and trainer.micro_batch={batch!r:.40}")
+        if files is not None and getattr(files, split) is not None:
+            check_named([(f"loader.files.{split}", getattr(files, split))], f"run {run.name}")
     if files is not None:
         tokens = open_file_split(files, split, tokenizer)
     else:

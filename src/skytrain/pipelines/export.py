@@ -14,7 +14,7 @@ from ..config import Config, SkytrainError, recorded_batches, recorded_steps
 from ..export import Dtype, HFExport, TrainingFacts, check_hub_name, export_hf, export_llmc, push_folder
 from ..merging import MERGE_FILE, provenance_key, read_provenance
 from ..models import is_pretrained
-from ..runs import Reporter, Silent, attempt_numbers, read_attempt, read_metrics
+from ..runs import Reporter, Silent, attempt_numbers, read_attempt, read_metrics, record_of
 from ..storage import STAGED, Store, is_hub_name, open_store
 from ..tokens import find_manifest
 
@@ -89,7 +89,8 @@ def _upload_folder(store: Store, request: ExportRequest) -> Path:
 def _how(store: Store, loaded: LoadedModel, dtype: Dtype) -> HFExport:
     if loaded.run is not None and loaded.run.merged_from:
         return merged_export(store, loaded.run.name, dtype)
-    return HFExport(dtype, _training_facts(store, loaded))
+    with record_of(store, f"runs/{loaded.run.name}/run.json" if loaded.run else ""):
+        return HFExport(dtype, _training_facts(store, loaded))
 
 
 def merged_export(store: Store, run: str, dtype: Dtype) -> HFExport:
@@ -146,7 +147,10 @@ def _base_model(source: str | None) -> str | None:
     staged = STAGED.search(source)
     if staged is not None:
         return staged[1]
-    folder = Path(source).expanduser()
+    try:
+        folder = Path(source).expanduser()
+    except RuntimeError:  # of a user whom this computer does not have
+        return source.rstrip("/").rpartition("/")[2]
     if not folder.is_absolute() and not folder.exists() and "://" not in source:
         return source  # a name on the hub, or a run
     try:

@@ -29,6 +29,7 @@ FILES = (
     TEMPLATE_FILE,
     "chat_template.json",
 )
+MAX_VOCABULARY = 1 << 28  # tables of all tokens are made, and must not fill the memory
 TEMPLATES = "additional_chat_templates"  # named templates, one .jinja file each
 SLOW_FILES = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
 # `config.json` decides which class transformers uses, and `generation_config.json` lists tokens that end a text.
@@ -54,7 +55,7 @@ class TokenizerFiles:
         """Return a JSON file as a mapping; empty if there is none."""
         try:
             value = json.loads(self.content.get(name, b"{}"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SkytrainError(f"{self.folder / name} is not JSON: {error}\n  download it again") from None
         if not isinstance(value, dict):
             raise SkytrainError(f"{self.folder / name} does not hold a JSON object\n  download it again")
@@ -75,7 +76,10 @@ class TokenizerFiles:
                 f"{self.folder / TOKENIZER_FILE} has no vocabulary (model.vocab)\n"
                 "  give the folder of a Hugging Face tokenizer, as save_pretrained writes it"
             )
-        return max([*model_ids, *added]) + 1
+        largest = max([*model_ids, *added])
+        if largest >= MAX_VOCABULARY:
+            raise SkytrainError(f"{self.folder / TOKENIZER_FILE} has a token {largest}, more than any vocabulary has")
+        return largest + 1
 
 
 def read_tokenizer_files(folder: Path) -> TokenizerFiles:

@@ -72,7 +72,8 @@ def open_tokenizer(config: TokenizerConfig, store: Store, id: str | None = None)
         return _open_hf(config, store, id or config.id)
     id = id or _find_id(store, config.name, f"`skytrain prepare tokenizer={config.name}` trains one")
     key = f"{FOLDER}/{id}/{TOKENIZER_FILE}"
-    tokenizer = ByteLevelBPE(id.rpartition("-")[0], store.read(key, MANIFEST_BYTES).decode())
+    with record_of(store, key):
+        tokenizer = ByteLevelBPE(id.rpartition("-")[0], store.read(key, MANIFEST_BYTES).decode())
     if tokenizer.id != id:
         raise SkytrainError(f"{store.url(key)} was altered: its hash is {tokenizer.hash[:12]}")
     return tokenizer
@@ -124,11 +125,18 @@ def describe_begin(tokenizer: Tokenizer) -> str:
 def load_tokenizer_folder(folder: Path) -> Tokenizer:
     """Load the tokenizer of an exported or downloaded folder."""
     files = read_tokenizer_files(folder)
-    # What Skytrain exported needs no transformers.
-    definition = own_definition(files.parsed(TOKENIZER_FILE))
-    if definition is not None and not _has_template(files):
-        return ByteLevelBPE(folder.name, json.dumps(definition, ensure_ascii=False))
-    return read_hf_tokenizer(tokenizer_id(str(folder), files, False), files, text_may_be_special=False)
+    try:
+        # What Skytrain exported needs no transformers.
+        definition = own_definition(files.parsed(TOKENIZER_FILE))
+        if definition is not None and not _has_template(files):
+            return ByteLevelBPE(folder.name, json.dumps(definition, ensure_ascii=False))
+        return read_hf_tokenizer(tokenizer_id(str(folder), files, False), files, text_may_be_special=False)
+    except SkytrainError:
+        raise
+    except Exception as error:  # whoever made the folder decides what its files hold
+        raise SkytrainError(
+            f"{folder} has files that describe no tokenizer: {error!r:.200}\n  download it again"
+        ) from None
 
 
 def store_tokenizer(tokenizer: ByteLevelBPE | HFTokenizer, store: Store) -> str:
