@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from skytrain.aws import CloudError
+from skytrain.aws import CloudError, quoted
 from skytrain.config import Composed, SkytrainError, compose, source_hash
 from skytrain.planning import PlannedOffer
 from skytrain.planning.plan_file import PlannedCode
@@ -121,6 +121,12 @@ def test_a_launch_that_cannot_work_creates_nothing(
     with pytest.raises(SkytrainError, match=problem) as error:
         launch(ground, s3_root)
     assert error.value.exit_code == exit_code and nothing_is_left(ground)
+
+
+def test_a_plan_whose_price_on_demand_is_below_the_catalogues_is_refused(ground: Ground) -> None:
+    edited = offer("g5.xlarge", 1, "on-demand", usd_per_hour_each=[0.01, 0.01], max_usd_per_hour_each=0.01)
+    with pytest.raises(CloudError, match=r"for \$0.0100 an hour or less, the most that the plan accepts"):
+        quoted(plan(edited), ground.session, ["us-east-2a"], datetime.now(UTC))
 
 
 def test_a_role_that_may_not_create_groups_is_told_the_policy_and_nothing_stays(

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
-from ..planning import Plan, PlannedOffer, ZonePrice, timestamp
+from ..planning import Plan, PlannedOffer, ZonePrice, load_catalog, timestamp
 from .calls import Call
 from .errors import CloudError
 from .session import AwsSession
@@ -69,7 +69,10 @@ def _zone_prices(offer: PlannedOffer, session: AwsSession, zones: list[str], now
     if offer.market == "spot":
         prices = spot_prices(session, offer.instance_type, sold, now)
     else:
-        prices = dict.fromkeys(sold, max(offer.usd_per_hour_each))
+        # A plan may be older than a price of the catalogue, or somebody else's.
+        known = load_catalog().price(offer.instance_type, offer.region, "on-demand")
+        least = known.usd_per_hour_min if known is not None else 0.0
+        prices = dict.fromkeys(sold, max(least, *offer.usd_per_hour_each))
     return [
         ZonePrice(zone, usd, timestamp(now))
         for zone, usd in sorted(prices.items(), key=lambda pair: (pair[1], pair[0]))
