@@ -111,17 +111,18 @@ class RunFollower:
 
         Nobody else may ask within the hour in which EC2 describes an ended machine.
         """
-        for number in range(SETTLE_LOOKS):
+        rented = self._target is not None and self._target.has_tagged_machines
+        if not self._counts or self._session is None or not rented:
+            return False
+        for look in range(SETTLE_LOOKS):
+            try:
+                wait(LOOK_SECONDS if look else 0.0)
+            except KeyboardInterrupt:
+                return False
             self._count_at = 0.0
             self._count_machines(tell)
             if is_settled(self._store, self.run):
                 return True
-            if not self._counts or self._session is None or self.record is None or number == SETTLE_LOOKS - 1:
-                return False
-            try:
-                wait(LOOK_SECONDS)
-            except KeyboardInterrupt:
-                return False
         return False
 
     def _count_machines(self, tell: Callable[[str], None]) -> None:
