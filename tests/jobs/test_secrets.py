@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -176,6 +177,23 @@ def test_a_process_masks_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "")
     hold_secrets({"HF_TOKEN": TOKEN})
     assert without_secrets(f"Bearer {TOKEN}!") == "Bearer ****!"
+
+
+@pytest.mark.parametrize(
+    ("secret", "printed"),
+    [
+        ("first line\nsecond line", "  second line"),  # a key of several lines, as it is printed
+        ("first line\nsecond line", repr("first line\nsecond line")),
+        (
+            json.dumps({"user": "ada", "password": "p4ssw0rd"}),
+            "password p4ssw0rd",
+        ),  # a secret of the console, all of it
+        ("p4ss/w0rd+", "https://ada:p4ss%2Fw0rd%2B@host"),
+    ],
+)
+def test_a_secret_is_masked_however_it_is_printed(secret: str, printed: str) -> None:
+    masked = without_secrets(printed, {"KEY": secret})
+    assert "****" in masked and "line" not in masked and "w0rd" not in masked
 
 
 def command_lines() -> str:

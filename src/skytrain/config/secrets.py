@@ -6,9 +6,13 @@ the job's processes and nowhere else.
 
 from __future__ import annotations
 
+import functools
+import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 from .environment import set_variables, variable
 from .errors import ConfigError
@@ -92,7 +96,20 @@ def without_secrets(text: str, values: Mapping[str, str] | None = None) -> str:
     if values is None:
         names = (variable(NAMES_VARIABLE) or "").split(",")
         values = {name: variable(name) or "" for name in names if name}
-    for value in sorted(values.values(), key=len, reverse=True):
-        if len(value) >= SHORTEST:
-            text = text.replace(value, MASK)
+    for spelling in sorted({each for value in values.values() for each in _spellings(value)}, key=len, reverse=True):
+        if len(spelling) >= SHORTEST:
+            text = text.replace(spelling, MASK)
     return text
+
+
+@functools.cache  # every line that is logged asks for them
+def _spellings(value: str) -> tuple[str, ...]:
+    """Return the texts by which a secret may be printed: whole, line by line, quoted, and the values of a JSON object."""
+    parts = [value, *value.splitlines()]
+    with suppress(ValueError, RecursionError):
+        parts += [text for _, text in _texts(json.loads(value))]
+    return tuple(
+        spelling
+        for part in parts
+        for spelling in (part, repr(part)[1:-1], json.dumps(part)[1:-1], quote(part, safe=""))
+    )
