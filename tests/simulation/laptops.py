@@ -22,6 +22,7 @@ from skytrain.runs import (
     RunStatus,
     Silent,
     attempt_numbers,
+    ended_launch,
     is_superseded,
     launches_of,
     next_launch,
@@ -101,7 +102,8 @@ def launch(world: World) -> LaunchRecord:
     limits.count_launches(world.cloud, store, earlier, world.say)  # type: ignore[arg-type]
     affordable = limits.seconds_affordable(world.config, store, RUN, world.nodes * world.price)  # type: ignore[arg-type]
     seconds = min(world.kill_after_seconds, affordable)
-    ready = prepared_launch(world, next_launch(earlier), now, seconds if math.isfinite(seconds) else 4 * 3600.0)
+    number = next_launch(earlier, ended_launch(store, RUN))
+    ready = prepared_launch(world, number, now, seconds if math.isfinite(seconds) else 4 * 3600.0)
     with mock.patch.object(launching, "plan_file", lambda plan: {}):
         steps = launching._steps(replace(ready, store=store), {}, _Noted(world))
     lifecycle.run_launch(replace(steps, files={}, inputs={}, upload=lambda reporter: None), _Noted(world))

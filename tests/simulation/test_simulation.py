@@ -11,7 +11,7 @@ import pytest
 
 from skytrain.checkpoints.commits import committed_steps
 from skytrain.runs import launches_of
-from tests.simulation.schedules import end_machines, random_world, stop
+from tests.simulation.schedules import delete_launches, end_machines, random_world, stop
 from tests.simulation.world import RUN, Chaos, World
 
 FATES = ("lost", "unanswered", "late", "slow", "lose", "freeze")
@@ -92,6 +92,17 @@ def test_the_simulation_finds_a_storm_where_groups_have_no_launch_hook():
     world.failing = lambda machine: "the bucket cannot be read"
     with pytest.raises(AssertionError, match="machines without a committed step"):
         finish(world)
+
+
+def test_a_run_whose_records_of_launches_were_deleted_is_launched_under_a_new_number():
+    """Its hosts have recorded that launch 00001 is over: machines of another one would leave as soon as they boot."""
+    world = World(1, steps=6, save_every=2)
+    with world.patched():
+        world.launch()
+        world.engine.later(700.0, lambda: delete_launches(world))
+        world.engine.later(800.0, lambda: world.launch_again(0.0))
+        world.engine.run(lambda: world.engine.now > 900 and len(world.over) == 2 and world.quiet(), 3600)
+    assert [job.launch for job in world.started_jobs] == ["00001"] * 2 + ["00002"] * 2, "\n".join(world.log)
 
 
 def test_a_spare_that_sees_a_request_to_stop_lets_the_run_save():

@@ -38,6 +38,7 @@ from .launches import (
     current_offer as current_offer,
     end_launch as end_launch,
     ended_key as ended_key,
+    ended_launch as ended_launch,
     ended_reason as ended_reason,
     following_launches as following_launches,
     inputs_folder as inputs_folder,

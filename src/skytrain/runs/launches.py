@@ -13,6 +13,7 @@ from typing import Literal
 from .. import __version__
 from ..config import SkytrainError
 from ..storage import NotFound, Store
+from .heartbeats import meeting_folder
 from .meter import boot_clock
 from .reading import DamagedRecord, is_time, read_object, read_typed, record_of
 from .stopping import user_name
@@ -340,6 +341,16 @@ def launched_runs(store: Store, among: Callable[[str], bool] = lambda run: True)
     return [run for run in runs if _launch_ids(store, run)]
 
 
-def next_launch(earlier: Sequence[LaunchRecord]) -> str:
-    """Return the id of the launch after these."""
-    return f"{1 + max((int(record.id) for record in earlier), default=0):05d}"
+def next_launch(earlier: Sequence[LaunchRecord], ended: int = 0) -> str:
+    """Return the id of the launch after these, and after the one that has `ended`."""
+    return f"{1 + max([ended, *(int(record.id) for record in earlier)]):05d}"
+
+
+def ended_launch(store: Store, run: str) -> int:
+    """Return the number of the launch whose end the run's hosts have recorded last; 0 without one.
+
+    Its own record may have been deleted. Machines of another launch with that number would leave as soon as they boot.
+    """
+    ends = [stat.key for stat in store.list(f"{meeting_folder(run)}generations/") if stat.key.endswith(".over.json")]
+    launch = str(read_object(store, ends[-1]).get("launch")) if ends else ""
+    return int(launch) if LAUNCH_FILE.fullmatch(f"{launch}.json") else 0  # machines write it

@@ -54,6 +54,7 @@ from ...runs import (
     LaunchRecord,
     Reporter,
     Silent,
+    ended_launch,
     inputs_folder,
     launch_folder,
     launch_starts,
@@ -246,7 +247,7 @@ def _assembled(
     packages = tuple(config.cloud.packages)
     contents = BundleContents(job_extras(config, kind), targets, packages, python)
     bundle = bundle_of(contents)
-    record = _record(job.composed, current, preflight, LaunchId(run, next_launch(earlier)))
+    record = _record(job.composed, current, preflight, LaunchId(run, next_launch(earlier, ended_launch(store, run))))
     record = replace(record, bundle=bundle.key, after=after)
     if not preflight.preview:
         check_names(session, record)

@@ -12,7 +12,7 @@ from ...aws import Call, Tags, render_calls
 from ...config import SkytrainError, compose, format_bytes
 from ...jobs import ENDPOINT_PORT as PORT
 from ...planning import JobMaterial, Plan, PlanRequest, ServeWork, load_catalog, serve_plan
-from ...runs import Reporter, launches_of, next_launch
+from ...runs import Reporter, ended_launch, launches_of, next_launch
 from ...serving import ApiKey, ServedModel, choose_api_key
 from ...storage import open_store
 from ..bundle import config_files
@@ -95,7 +95,8 @@ def _prepare(job: ServeJob, model: ServedModel, reporter: Reporter) -> _Endpoint
     run = job.config.run or run_of(model.name)
     stored = _stored_key(job, model)
     assert cloud.project is not None
-    parameter = key_parameter(cloud.project, run, next_launch(launches_of(store, run)))
+    number = next_launch(launches_of(store, run), ended_launch(store, run))
+    parameter = key_parameter(cloud.project, run, number)
     overrides = [
         *job.composed.overrides, f"run={run}", f"serve.source={store.url(stored)}", f"serve.name={model.name}",
         f"serve.key_parameter={parameter}", "serve.python=null",

@@ -16,6 +16,7 @@ from ...runs import (
     LaunchId,
     LaunchRecord,
     Reporter,
+    ended_launch,
     launch_origin,
     launches_of,
     next_launch,
@@ -113,7 +114,7 @@ def prepare_eks_launch(request: EksRequest, session: Callable[[], AwsSession], *
             find_secret(session(), place)
         earlier = launches_of(store, run)
         _check_alone(earlier, store, cluster, config, run)
-        number = next_launch(earlier)
+        number = next_launch(earlier, ended_launch(store, run))
     job, usd = _job(request, run, number, owner)
     if ask:
         most = seconds_affordable(config, store, run, usd * job.size.nodes if usd is not None else None)

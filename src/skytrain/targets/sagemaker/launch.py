@@ -9,7 +9,17 @@ from dataclasses import dataclass, replace
 from ...aws import AwsSession, Call, CloudError, Tags, preview_container, pushed_image
 from ...config import Composed, Config, plugin_targets
 from ...planning import Plan, timestamp
-from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, inputs_folder, launches_of, next_launch, run_name
+from ...runs import (
+    LaunchedGroup,
+    LaunchId,
+    LaunchRecord,
+    Reporter,
+    ended_launch,
+    inputs_folder,
+    launches_of,
+    next_launch,
+    run_name,
+)
 from ...storage import Store, open_store
 from ..bundle import Bundle, BundleContents, bundle_of, packed, sums_sha256, upload_bundle
 from ..checks import Finding, Preflight, require
@@ -157,7 +167,7 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
     project = config.cloud.project
     assert project is not None
     bundle = bundle_of(contents)
-    number = next_launch(earlier)
+    number = next_launch(earlier, ended_launch(store, run))
     if not preflight.preview:
         number = _free_number(session, project, run, int(number))
     folder = store.url(f"runs/{run}")

@@ -11,7 +11,17 @@ from pathlib import Path
 
 from ...config import Composed, Config, SkytrainError, SlurmConfig, format_seconds
 from ...models import check_mesh
-from ...runs import LaunchedGroup, LaunchId, LaunchRecord, Reporter, launches_of, next_launch, run_name, user_name
+from ...runs import (
+    LaunchedGroup,
+    LaunchId,
+    LaunchRecord,
+    Reporter,
+    ended_launch,
+    launches_of,
+    next_launch,
+    run_name,
+    user_name,
+)
 from ...storage import Store, open_store
 from ..jobs import launch_record
 from ..lifecycle import Advance, LaunchSteps, run_launch
@@ -56,7 +66,7 @@ def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask
     folder = Path(wanted.folder).absolute()
     store = open_store(config.store)
     earlier = launches_of(store, run) if ask else []
-    number = next_launch(earlier)
+    number = next_launch(earlier, ended_launch(store, run) if ask else 0)
     script = SlurmScript(
         run=run,
         launch=number,
