@@ -100,5 +100,5 @@ def test_a_recipe_is_planned_with_the_loss_to_expect_of_it():
 
 def test_no_loss_above_a_guess_among_all_tokens_is_expected() -> None:
     """Laws that were fitted on larger runs give 15 nats for the quickstart, whose vocabulary has 8.3."""
-    assert expected_loss_text(compose(["recipe=quickstart"]).config) is None
+    assert expected_loss(compose(["recipe=quickstart"]).config) is None
     assert expected_loss_text(compose(["recipe=gpt2-124m-pile"]).config) is not None

@@ -126,8 +126,10 @@ def recipe_efficiency(config: Config) -> float:
 
 
 def expected_loss(config: Config) -> Forecast | None:
-    """Return the validation loss to expect of a configured training; None for a model whose size is not known.
+    """Return the validation loss to expect of a configured training; None where it cannot be foreseen.
 
+    The size of a plugged-in model is not known. A run so small that the law gives it more than a guess among all tokens
+    is far outside of what the law was fitted on.
     It is that of new weights: a run that starts from others, or continues a text that they have seen, is not foreseen.
     """
     if not isinstance(config.model, DecoderConfig) or config.model.weights is not None:
@@ -136,14 +138,14 @@ def expected_loss(config: Config) -> Forecast | None:
     known = (config.data.target_tokens, config.plan.data_tokens or (text.tokens if text else None))
     distinct = min((float(one) for one in known if one), default=None)
     law = LossForecaster(OPEN_RUNS, text.factor if text else None, recipe_efficiency(config))
-    return law.forecast(decoder_size(config.model), useful_tokens(float(total_tokens(config)), distinct))
+    forecast = law.forecast(decoder_size(config.model), useful_tokens(float(total_tokens(config)), distinct))
+    return forecast if forecast.loss <= math.log(config.model.vocab_size) else None
 
 
 def expected_loss_text(config: Config) -> str | None:
     """Return the expected loss as `plan` and `launch` show it, with what it does not know."""
     forecast = expected_loss(config)
-    # A run so small that the law gives more than a guess among all tokens is far outside of what it was fitted on.
-    if forecast is None or forecast.loss > math.log(config.model.vocab_size):
+    if forecast is None:
         return None
     text = known_texts().get(config.data.name)
     known = (
