@@ -175,6 +175,6 @@ def test_an_ensemble_is_judged_as_a_merged_model_is():
     lines = judge(MergeReport("forest", "ensemble", {"a": 10, "b": 10}, rows))
     assert [line.partition(" (")[0] for line in lines] == [
         "the ensemble beats the seed on 2 of 2 domains",
-        "the ensemble beats one on 1 of the 1 domains other than its own",
+        "the ensemble beats one on 1 of 1 other domain; on its own",
         "the dense run is no worse than the ensemble",
     ]

@@ -6,6 +6,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..config import plural
+
 BARRIER_WARNING = 0.05  # nats by which the path between two experts may rise before an average is doubtful
 
 
@@ -89,9 +91,10 @@ def judge(report: MergeReport) -> list[str]:
         home = min(expert.losses, key=lambda name: expert.losses[name] - merged.losses[name])
         away = [name for name in expert.losses if name != home]
         won = [name for name in away if merged.losses[name] < expert.losses[name]]
+        gap = merged.losses[home] - expert.losses[home]
         lines.append(
-            f"{winner} beats {expert.label} on {len(won)} of the {len(away)} domains other than its own ({home}); "
-            f"on {home} it is {merged.losses[home] - expert.losses[home]:+.4f}"
+            f"{winner} beats {expert.label} on {len(won)} of {plural(len(away), 'other domain')}; on its own ({home}) "
+            f"{winner} is {abs(gap):.4f} nats {'worse' if gap > 0 else 'better'}"
         )
     for role in ("ensemble", "dense"):
         if (other := report.row(role)) and other is not merged:
