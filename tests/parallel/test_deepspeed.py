@@ -214,7 +214,12 @@ LARGE = ("model.layers=1", "model.width=512", "model.heads=8", "trainer.batch_to
 
 @pytest.mark.slow
 def test_a_run_offloaded_to_a_disk_is_that_offloaded_to_memory_and_is_stopped_continued_and_converted(root, tmp_path):
-    check_deepspeed(config("parallel=deepspeed-zero3-offload", f"parallel.offload_folder={tmp_path}"), "cpu")
+    try:
+        check_deepspeed(config("parallel=deepspeed-zero3-offload", f"parallel.offload_folder={tmp_path}"), "cpu")
+    except SkytrainError as error:
+        if "libaio" not in str(error):
+            raise
+        pytest.skip(str(error))
     found = run_ranks(2, deepspeed_workers.to_disk, root, (*OPTIONS, *LARGE), tmp_path)[0]
     assert sum(path.stat().st_size for path in tmp_path.rglob("exp_avg-*.swp")) > 10e6  # it was there
     for precision, (memory, *others) in found.items():
