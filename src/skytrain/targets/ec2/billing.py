@@ -32,7 +32,7 @@ def count_machines(session: AwsSession, store: Store, record: LaunchRecord, *, r
     known = largest_counts(HostSpends(store, record.run).read())
     keys = {key.partition(" ")[0]: key for key in known}
     prices = {group.name: group.usd_per_hour for group in record.groups}
-    instances, now = _instances(session, list(prices))
+    instances, now = _instances(session, list(prices), record.region)
     billed = billed_machines(store, record.run)
     counted = []
 
@@ -64,7 +64,7 @@ def count_machines(session: AwsSession, store: Store, record: LaunchRecord, *, r
     if (now - datetime.fromisoformat(record.launched_at)).total_seconds() < FORGOTTEN_SECONDS:
         return counted
     for group, usd_per_hour in prices.items():
-        for machine in group_history(session, group):
+        for machine in group_history(session, group, record.region):
             is_old = (now - machine.at).total_seconds() > FORGOTTEN_SECONDS
             if is_old and machine.instance not in keys and machine.instance not in instances:
                 write(machine.instance, machine.at.astimezone(UTC), BILLED_SECONDS, usd_per_hour)
@@ -77,10 +77,10 @@ def _seconds(instance: dict[str, Any], until: datetime) -> float:
     return max(BILLED_SECONDS, (until - launched).total_seconds() + 1.0)
 
 
-def _instances(session: AwsSession, groups: list[str]) -> tuple[dict[str, dict[str, Any]], datetime]:
+def _instances(session: AwsSession, groups: list[str], region: str) -> tuple[dict[str, dict[str, Any]], datetime]:
     """Return the instances of the groups by their ids, and EC2's time: a machine's own clock may not be set yet."""
     filters = [{"Name": f"tag:{GROUP_TAG}", "Values": groups}]
-    answer = session.perform(Call("ec2", "DescribeInstances", {"Filters": filters}))
+    answer = session.perform(Call("ec2", "DescribeInstances", {"Filters": filters}), region)
     said = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     now = parsedate_to_datetime(said) if said else datetime.now(UTC)
     found = [one for reservation in answer.get("Reservations", []) for one in reservation["Instances"]]

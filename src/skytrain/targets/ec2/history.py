@@ -34,18 +34,20 @@ def described(session: AwsSession, groups: list[str]) -> Iterator[Mapping[str, A
         yield from reservation["Instances"]
 
 
-def group_history(session: AwsSession, group: str) -> list[StartedMachine]:
+def group_history(session: AwsSession, group: str, region: str) -> list[StartedMachine]:
     """Return the machines that a group has started; AWS keeps the history of a group for six weeks, also a deleted one's."""
     asked = Call(
         "autoscaling", "DescribeScalingActivities", {"AutoScalingGroupName": group, "IncludeDeletedGroups": True}
     )
     # A group without capacity fails every few minutes for days: those activities hide the machines on later pages.
-    return read_history(itertools.islice(session.items(asked, "Activities"), ACTIVITIES))
+    return read_history(itertools.islice(session.items(asked, "Activities", region), ACTIVITIES))
 
 
 def started_machines(session: AwsSession, record: LaunchRecord) -> list[StartedMachine]:
     """Return the machines that AWS has started for the launch since one proved itself."""
-    return since_proof(machine for group in record.groups for machine in group_history(session, group.name))
+    return since_proof(
+        machine for group in record.groups for machine in group_history(session, group.name, record.region)
+    )
 
 
 def ended_at(instance: Mapping[str, Any]) -> datetime | None:
