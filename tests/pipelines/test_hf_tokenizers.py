@@ -50,6 +50,7 @@ def config_of(top: Path, *more: str) -> Config:
         "model.max_length=64",
         f"store.root='{top}/store'",
         "trainer.steps=2",
+        "lr_schedule.warmup_steps=1",
         "run=mine",
         "loader.separate_documents=true",
         *more,
