@@ -15,6 +15,7 @@ from skytrain.runs import (
     attempt_key,
     claim_attempt,
     create_run,
+    final_usd,
     host_key,
     new_record,
     run_status,
@@ -83,7 +84,7 @@ def test_a_run_whose_machines_have_all_ended_costs_what_ec2_says(config, tmp_pat
     write_billed(store, "r", "i-1", 2100.0, 0.58)
     found = costs(config, "r", None)
     assert found.usd == 5.6 and not found.settled  # i-2 may run
-    assert run_status(store, "r", 10).usd == spent_usd(store, "r") == 5.6
+    assert run_status(store, "r", 10).usd == final_usd(store, "r") == 5.6
     write_billed(store, "r", "i-2", 1750.0, 0.49)
     found = costs(config, "r", None)
     assert [
@@ -95,10 +96,11 @@ def test_a_run_whose_machines_have_all_ended_costs_what_ec2_says(config, tmp_pat
     ]
     assert found.usd == pytest.approx(5.57) and "EC2's own launch and end times" in found.to_text()
     status = run_status(store, "r", 10)
-    assert (status.usd, status.metered_usd) == (pytest.approx(5.57), 5.6) and spent_usd(store, "r") == status.usd
+    assert (status.usd, status.metered_usd) == (pytest.approx(5.57), 5.6) and final_usd(store, "r") == status.usd
+    assert spent_usd(store, "r") == 5.6  # from which machines of the next launch would count on
     assert dict(describe_status(status))["cost"].startswith("$5.57 by EC2's own times, $5.60 by the meter while it ran")
     spend(store, 3, **{"i-1 b": (0.1, 180.0)})  # stopped and started again: EC2 tells only of the last start
-    assert spent_usd(store, "r") > 5.6
+    assert final_usd(store, "r") > 5.6
 
 
 class Explorer:

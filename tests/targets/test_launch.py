@@ -33,11 +33,11 @@ from skytrain.runs import (
     Silent,
     create_launch,
     current_offer,
+    final_usd,
     is_settled,
     launches_of,
     read_launch,
     read_spend,
-    spent_usd,
     started_key,
     stopped_key,
     supersede_launch,
@@ -313,11 +313,11 @@ def test_what_a_machine_recorded_of_itself_is_not_less_than_what_ec2_bills(
         patched.setattr("skytrain.targets.ec2.billing.ended_at", lambda _: None)  # of a spot machine that AWS took
         ready.store.delete(f"runs/{RUN}/billed/{name}.json")
         target.count_machines(ground.session, ready.store, record)
-    assert is_settled(ready.store, RUN) and spent_usd(ready.store, RUN) == 75.0
+    assert is_settled(ready.store, RUN) and final_usd(ready.store, RUN) == 75.0
     ready.store.delete(f"runs/{RUN}/billed/{name}.json")
     target.count_machines(ground.session, ready.store, record)
     assert read_spend(ready.store, RUN).counts[key].seconds == 75.0
-    assert spent_usd(ready.store, RUN) == pytest.approx(record.groups[0].usd_per_hour / 60)
+    assert final_usd(ready.store, RUN) == pytest.approx(record.groups[0].usd_per_hour / 60)
     assert len([one for one in read_spend(ready.store, RUN).counts if one.startswith(name)]) == 1
 
 

@@ -18,13 +18,13 @@ from ..runs import (
     HostSpends,
     LaunchRecord,
     command_spends,
+    final_usd,
     last_records,
     launches_of,
     load_run,
     read_pipeline,
     read_spend,
     settled_counts,
-    spent_usd,
 )
 from ..storage import Store, open_store
 from ..targets import billing_targets, built_in_target, count_launches, ledger_rows
@@ -172,7 +172,7 @@ def sweep_costs(
         rows.append((entry.what, f"{entry.reserved_usd:.2f}", dollars))
     charged = {entry.what: entry.charged_usd or 0.0 for entry in entries}
     trials = sum(usd for what, usd in charged.items() if what != FINAL)
-    beyond = max(0.0, sum(spent_usd(store, run) for run in machines) - trials)
+    beyond = max(0.0, sum(final_usd(store, run) for run in machines) - trials)
     if beyond:
         rows.append(("machines beyond these", "", f"{beyond:.2f}"))
     return [*rows, ("all", "", f"{sum(charged.values()) + beyond:.2f}")]

@@ -79,6 +79,7 @@ from .meter import (
     boot_clock as boot_clock,
     boot_id as boot_id,
     command_spends as command_spends,
+    final_usd as final_usd,
     is_settled as is_settled,
     largest_counts as largest_counts,
     last_records as last_records,

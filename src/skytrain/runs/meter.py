@@ -287,7 +287,15 @@ def command_spends(store: Store, run: str) -> list[dict[str, Any]]:
 
 
 def spent_usd(store: Store, run: str) -> float:
-    """Return what a run has cost so far, by EC2's times if it has ended, else by its machines' records; 0 without any."""
+    """Return what a run has cost so far, by all that its machines recorded; 0 for a run that has none.
+
+    Budgets are compared with it: machines of the next launch count on from these records.
+    """
+    return sum(count.usd for count in read_spend(store, run).counts.values())
+
+
+def final_usd(store: Store, run: str) -> float:
+    """Return what a run has cost so far, for people: by EC2's times if all its machines have ended."""
     return sum(count.usd for count in final_counts(store, run, read_spend(store, run).counts).values())
 
 

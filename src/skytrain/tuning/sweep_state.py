@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import Config, SkytrainError
-from ..runs import NoRuns, Reporter, ask_stop, attempt_numbers, launched_runs, run_names, spent_usd
+from ..runs import NoRuns, Reporter, ask_stop, attempt_numbers, final_usd, launched_runs, run_names
 from ..storage import Store, open_store
 from .hosts import live_sessions
 from .ledger import FINAL
@@ -96,7 +96,7 @@ def machines_of_sweep(store: Store, name: str) -> list[str]:
 def sweep_spent_usd(store: Store, name: str) -> float:
     """Return what a sweep has cost so far: by its ledger, or by its rented machines, some of which may never have begun."""
     charged = [entry.usd for entry in SweepStore(store, name).entries() if entry.what != FINAL]
-    return max(sum(charged), sum(spent_usd(store, run) for run in machines_of_sweep(store, name)))
+    return max(sum(charged), sum(final_usd(store, run) for run in machines_of_sweep(store, name)))
 
 
 def stop_sweep(config: Config, name: str, reporter: Reporter) -> list[str]:
