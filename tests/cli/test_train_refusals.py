@@ -34,6 +34,19 @@ def test_a_mesh_that_a_model_of_transformers_cannot_have_is_refused_before_ranks
     assert "the 9 attention heads of ./model do not divide among 2 ranks" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [("--batch_size=32", "here it is trainer.batch_tokens"), ("--trainer.steps=5", "without dashes: trainer.steps=5")],
+)
+def test_a_setting_with_dashes_is_told_how_settings_are_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str, hint: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["skytrain", "train", option])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2 and hint in capsys.readouterr().err
+
+
 def test_one_version_of_vllm_is_named_everywhere() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     [version] = [word.partition("==")[2] for word in extras["serve"] if word.startswith("vllm==")]

@@ -47,6 +47,12 @@ def test_a_wrong_setting_in_an_own_recipe_is_named(tmp_path: Path, monkeypatch: 
     (tmp_path / "recipe" / "other.yaml").write_text("trainer:\n  batch_size: 4\n")
     with pytest.raises(ConfigError, match=r"here it is trainer\.batch_tokens"):
         compose(["recipe=other"])
+    (tmp_path / "recipe" / "rate.yaml").write_text("trainer:\n  lr: 3e-4\n")
+    with pytest.raises(ConfigError, match=r"did you mean optimizer\.lr"):
+        compose(["recipe=rate"])
+    (tmp_path / "recipe" / "list.yaml").write_text("- trainer\n")
+    with pytest.raises(SkytrainError, match=r"recipe/list\.yaml is not a mapping of settings"):
+        compose(["recipe=list"])
 
 
 OF_OTHER_TOOLS = (
@@ -55,6 +61,14 @@ OF_OTHER_TOOLS = (
     *("warmup_ratio=0.1", "model.hidden_size=64", "resume_from_checkpoint=true", "per_device_eval_batch_size=8"),
     *("min_lr=1e-5", "eval_iters=10", "lr_decay_iters=100", "decay_lr=true"),
     *("training.local_batch_size=4", "activation_checkpoint.mode=full", "parallelism.tensor_parallel_degree=2"),
+    *(
+        "gpus=4",
+        "resources.use_spot=true",
+        "resources.accelerators=A100:8",
+        "epochs=3",
+        "precision=bf16",
+        "resume=true",
+    ),
     *("sequence_len=1024", "num_epochs=3", "val_set_size=0.05", "sample_packing=true", "adapter=lora"),
 )
 
@@ -87,12 +101,25 @@ def test_the_translations_name_settings_that_exist() -> None:
         ("lr=1e-3", "optimizer.lr=0.001"),
         ("trainer.warmup_steps=5", "lr_schedule.warmup_steps=5"),
         ("optimizr.lr=1", "optimizer.lr=1"),
+        ("trainer.device=gpu", "trainer.device=cuda"),
+        ("parallel=FSDP", "parallel=fsdp"),
+        ("model=gpt2-small", "model=gpt2-124m"),
+        ("model=meta-llama/Llama-3.1-8B", "model=hf-weights model.weights=meta-llama/Llama-3.1-8B"),
+        ("data=corpus/a.jsonl", "data=jsonl data.source.paths='corpus/a.jsonl'"),
+        ("trainer.steps=1e3", "trainer.steps=1000"),
+        ("budget.usd=$150", "budget.usd=150"),
+        ("trainer.compile=yes", "trainer.compile=true"),
     ],
 )
 def test_values_and_groups_that_are_meant_are_offered(word: str, meant: str) -> None:
     with pytest.raises(SkytrainError) as refusal:
         compose([word])
     assert f"did you mean {meant}?" in str(refusal.value)
+
+
+def test_a_word_without_a_key_is_refused() -> None:
+    with pytest.raises(SkytrainError, match="is not key=value"):
+        compose(["=5"])
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from skytrain.runs import (
     run_name,
     save_run,
 )
+from skytrain.runs.record import check_run_name
 from skytrain.storage import open_store
 
 
@@ -77,6 +78,9 @@ def test_a_name_that_is_no_folder_is_refused():
         run_name(compose(["run=a/b"]).config)
     with pytest.raises(SkytrainError, match=r"folder's name\n  try run=other"):
         run_name(compose(["run=../other"]).config)
+    for name in ("a\tb", "x" * 201, "é" * 101):
+        with pytest.raises(SkytrainError, match="run: "):
+            check_run_name(name)
 
 
 def test_changes_are_listed_by_key():

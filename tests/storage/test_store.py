@@ -204,6 +204,9 @@ def test_a_store_opens_again_from_its_root(store: Store) -> None:
 
 
 def test_a_root_of_another_kind_is_refused() -> None:
+    for root, meant in (("s3:/bucket/x", "s3://bucket/x"), ("S3://b", "s3://b"), ("file:/x", "file:///x")):
+        with pytest.raises(StoreError, match=f"did you mean {meant}"):
+            open_store(root)
     with pytest.raises(StoreError, match="gs://bucket/x: 'gs' is not a kind of store"):
         open_store("gs://bucket/x")
     with pytest.raises(StoreError, match="not this machine"):

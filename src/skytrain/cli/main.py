@@ -22,6 +22,7 @@ from ..config import (
     exit_codes_text,
     forget_trust,
     naming_extras,
+    translated,
     visible,
 )
 from ..jobs import Ranks, ToldByFirstRank
@@ -168,6 +169,7 @@ def main() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
     try:
         forget_trust()
+        _refuse_dashes(arguments)
         with naming_extras(), visible_output():
             app(args=[word for word in arguments if word != "--debug"], prog_name="skytrain")
     except SkytrainError as error:
@@ -187,6 +189,18 @@ def main() -> None:
         # `skytrain generate | head` is not an error. stdout is replaced so that the interpreter's last flush is quiet.
         sys.stdout = open("/dev/null", "w")  # noqa: PTH123, SIM115
         raise SystemExit(0) from None
+
+
+def _refuse_dashes(arguments: list[str]) -> None:
+    """Raise for a setting that is written like an option, as nanoGPT and Hugging Face have them: no option has _ or dots."""
+    for word in arguments:
+        name = word.partition("=")[0]
+        if name.startswith("--") and ("_" in name or "." in name):
+            key = name[2:]
+            hint = (
+                translated(key) or f"settings are KEY=VALUE, without dashes: {key}={word.partition('=')[2] or 'VALUE'}"
+            )
+            raise SkytrainError(f"{name}: no such option\n  {hint}")
 
 
 def _leave_at_once() -> None:

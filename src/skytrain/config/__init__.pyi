@@ -107,6 +107,7 @@ from .mesh_resolution import (
     uses_mesh_strategy as uses_mesh_strategy,
     uses_process_group as uses_process_group,
 )
+from .other_tools import translated as translated
 from .plugins import load_class as load_class, make as make, plugin_targets as plugin_targets
 from .reference_page import settings_page as settings_page, shown as shown
 from .schema import (

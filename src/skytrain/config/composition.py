@@ -25,7 +25,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from .checks import COMMAND_LINE, check
 from .errors import ConfigError, SkytrainError, nearest
 from .group_files import GROUPS_MODULE, choices_with, with_left_out
-from .other_tools import advice, meant_value
+from .other_tools import meant_file, meant_value, translated
 from .schema import Config, flatten
 from .secrets import check_settings
 from .typed import build, is_text
@@ -335,6 +335,8 @@ def _bad_choice(loader: Any, choices: list[Override], error: Exception, folders:
         if word not in options:
             guess = meant_value(group, word) or nearest(word, options)
             hint = f"did you mean {group}={guess}?  " if guess else ""
+            if given := meant_file(group, word):
+                hint = f"did you mean {given}?  "
             if group == "store" and ("/" in word or "." in word):
                 hint = f"did you mean store.root={word}?  "
             if (group, word) == ("cloud", "aws"):
@@ -352,7 +354,13 @@ def _bad_choice(loader: Any, choices: list[Override], error: Exception, folders:
             "there is no cloud/aws.yaml in this folder\n  `skytrain cloud init` writes it (docs/aws.md); "
             "`launch --dry-run`, `serve --dry-run` and `plan` work without one"
         )
-    return SkytrainError(f"the configuration cannot be composed: {str(error).splitlines()[0]}")
+    problem = str(error).splitlines()[0]
+    if "ConfigTypeError" in problem:
+        named = problem.partition("'")[2].partition("'")[0]
+        return SkytrainError(
+            f"{named}.yaml is not a mapping of settings\n  its lines are `group:`, and below it `  setting: value`"
+        )
+    return SkytrainError(f"the configuration cannot be composed: {problem}")
 
 
 def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> None:
@@ -362,7 +370,7 @@ def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> Non
         leaves = list(flatten(OmegaConf.to_container(tree, resolve=False)))
         groups = [name for name in tree if isinstance(name, str)]
         guess = _similar(key, leaves, groups)
-        hint = advice(key) or (
+        hint = translated(key) or (
             f"{' and '.join(having)} {'has it: add it' if len(having) == 1 else 'have it: choose one'}"
             if (having := choices_with(key)[:MOST_SHOWN])
             else f"did you mean {guess}={value}?"
@@ -585,7 +593,7 @@ def _belongs_to_plugin(tree: DictConfig, key: str) -> bool:
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Parse the `key=value` words of a command line. Raises SkytrainError for one that is something else."""
     for text in overrides:
-        if "=" not in text:
+        if not text.partition("=")[0].strip() or "=" not in text:
             raise SkytrainError(f"{text!r} is not key=value\n  for example: trainer.batch_tokens=64K")
     parser = OverridesParser.create()
     parsed = [_parse_one(parser, text) for text in overrides]

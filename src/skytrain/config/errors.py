@@ -45,5 +45,6 @@ def error_text(error: BaseException) -> str:
 
 def nearest(word: str, choices: Iterable[str], cutoff: float = 0.5) -> str | None:
     """Return the choice closest to a mistyped word, or None if no similarity reaches `cutoff` (1 means equal)."""
-    matches = difflib.get_close_matches(word, list(choices), n=1, cutoff=cutoff)
-    return matches[0] if matches else None
+    by_lower = {choice.lower(): choice for choice in choices}
+    matches = difflib.get_close_matches(word.lower(), list(by_lower), n=1, cutoff=cutoff)
+    return by_lower[matches[0]] if matches else None

@@ -1,6 +1,8 @@
-"""What settings of Lightning, Hugging Face's Trainer, nanoGPT, llm.c, torchtitan and axolotl are called here, for hints."""
+"""What settings of other tools are called here, for hints: Lightning, Hugging Face, nanoGPT, llm.c, torchtitan, axolotl, SkyPilot."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 BATCH = "trainer.batch_tokens=N (tokens of a step) and trainer.micro_batch=N (sequences of a GPU at a time)"
 DEVICES = "--processes N (GPUs of a node) and --nodes N; cloud targets take them from the plan"
@@ -33,6 +35,9 @@ HERE = {
     "per_device_eval_batch_size": "trainer.micro_batch=N, for validation too",
     "gradient_accumulation_steps": f"nothing: it follows from {BATCH}",
     "accumulate_grad_batches": f"nothing: it follows from {BATCH}",
+    "gradient_accumulation": f"nothing: it follows from {BATCH}",
+    "grad_accum_steps": f"nothing: it follows from {BATCH}",
+    "accumulate": f"nothing: it follows from {BATCH}",
     "block_size": LENGTH,
     "max_seq_length": LENGTH,
     "max_length": LENGTH,
@@ -43,6 +48,7 @@ HERE = {
     "max_steps": "trainer.steps=N",
     "max_iters": "trainer.steps=N",
     "num_iterations": "trainer.steps=N",
+    "epochs": EPOCHS,
     "max_epochs": EPOCHS,
     "num_epochs": EPOCHS,
     "num_train_epochs": EPOCHS,
@@ -56,6 +62,10 @@ HERE = {
     "deepspeed_config": "parallel=deepspeed-zero1, -zero2 or -zero3",
     "zero_stage": "parallel=deepspeed-zero1, -zero2 or -zero3",
     "devices": DEVICES,
+    "gpus": DEVICES,
+    "num_gpus": DEVICES,
+    "nproc_per_node": DEVICES,
+    "nnodes": DEVICES,
     "num_nodes": DEVICES,
     "accelerator": "trainer.device=cuda (or cpu)",
     "backend": "nothing: NCCL on GPUs, gloo on CPUs",
@@ -66,8 +76,12 @@ HERE = {
     "data_parallel_replicate_degree": "parallel=hsdp, with parallel.replicate=N",
     "pipeline_parallel_degree": "parallel=pp, with parallel.pipeline=N",
     "context_parallel_degree": "parallel=cp, with parallel.context=N",
+    "dp": "parallel=ddp (copies), fsdp (shards) or hsdp (both)",
+    "accelerators": INSTANCE,
     "instance": INSTANCE,
     "instance_type": INSTANCE,
+    "use_spot": "--market spot, of skytrain plan and launch",
+    "aws_region": "--region NAME, of skytrain plan; cloud.region elsewhere",
     "spot": "--market spot, of skytrain plan and launch",
     "market": "--market spot, of skytrain plan and launch",
     # optimizer and schedule
@@ -93,6 +107,9 @@ HERE = {
     "num_key_value_heads": "model.kv_heads=N",
     "n_embd": "model.width=N",
     "hidden_size": "model.width=N",
+    "hidden_dim": "model.width=N",
+    "d_model": "model.width=N",
+    "dim": "model.width=N",
     "intermediate_size": "model.mlp_width=N",
     "flavor": "model=NAME (skytrain models lists them)",
     "base_model": WEIGHTS,
@@ -107,6 +124,7 @@ HERE = {
     "fp16": "trainer.precision=16-mixed",
     "tf32": "nothing: trainer.precision decides",
     "dtype": PRECISION,
+    "precision": PRECISION,
     "gradient_checkpointing": RECOMPUTE,
     "activation_checkpoint.mode": RECOMPUTE,
     # what is measured, saved and logged
@@ -124,10 +142,15 @@ HERE = {
     "always_save_checkpoint": SAVE,
     "enable_checkpointing": SAVE,
     "save_every": SAVE,
+    "save_every_n_steps": SAVE,
+    "every_n_train_steps": SAVE,
     "checkpoint.interval": SAVE,
     "save_total_limit": "trainer.keep_checkpoints=N",
     "resume_from_checkpoint": RESUME,
     "ckpt_path": RESUME,
+    "resume": RESUME,
+    "checkpoint": RESUME,
+    "debug": "--debug, anywhere on the command line",
     "logging_steps": "trainer.log_every=N",
     "log_interval": "trainer.log_every=N",
     "log_freq": "trainer.log_every=N",
@@ -150,6 +173,13 @@ HERE = {
     "data.source.paths": "data=text, jsonl or parquet, with data.source.paths='FILES': this data set is not made of files",
 }
 
+# Settings of one group that other tools have among those of the trainer.
+OF_ANOTHER_GROUP = {
+    "lr": "optimizer.lr",
+    "weight_decay": "optimizer.weight_decay",
+    "warmup_steps": "lr_schedule.warmup_steps",
+}
+
 # What a word that is not a choice of a setting or group stands for in other tools.
 VALUES = {
     "trainer.precision": {
@@ -160,7 +190,15 @@ VALUES = {
         "32": "32-true",
     },
     "trainer.activation_checkpointing": {"True": "full", "False": "none"},
-    "model": {"gpt2": "gpt2-124m", "gpt2-medium": "gpt2-355m", "gpt2-large": "gpt2-774m", "gpt2-xl": "gpt2-1558m"},
+    "trainer.device": {"gpu": "cuda"},
+    "model": {
+        "gpt2": "gpt2-124m",
+        "gpt-2": "gpt2-124m",
+        "gpt2-small": "gpt2-124m",
+        "gpt2-medium": "gpt2-355m",
+        "gpt2-large": "gpt2-774m",
+        "gpt2-xl": "gpt2-1558m",
+    },
     "tokenizer": {"tiktoken": "gpt2"},
     "loader.packing": {"True": "documents"},
 }
@@ -168,10 +206,26 @@ VALUES = {
 
 def meant_value(key: str, word: str) -> str | None:
     """Return the choice that a word of another tool stands for."""
-    return VALUES.get(key, {}).get(word)
+    meant = VALUES.get(key, {})
+    return meant.get(word) or meant.get(word.lower())
 
 
-def advice(key: str) -> str | None:
+def meant_file(group: str, word: str) -> str | None:
+    """Return the settings that were probably meant where a file or a folder is given as the choice of a group."""
+    path = Path(word)
+    if group == "data" and ("/" in word or path.suffix):
+        kind = {".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".csv": "csv"}.get(path.suffix, "text")
+        return f"data={kind} data.source.paths='{word if path.suffix else f'{word}/*'}'"
+    if group == "model" and "/" in word:
+        return f"model=hf-weights model.weights={word}"
+    if group == "tokenizer" and "/" in word:
+        return f"tokenizer=hf tokenizer.name={word}"
+    if group == "recipe" and path.suffix in (".yaml", ".yml"):
+        return f"recipe={path.stem}, for the file {path.name} in a folder recipe here or in one that --config-dir names"
+    return None
+
+
+def translated(key: str) -> str | None:
     """Return what a setting of another tool is called here."""
     here = HERE.get(key) or HERE.get(key.rpartition(".")[2])
     return f"here it is {here}" if here else None

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from .errors import ConfigError, nearest
-from .other_tools import advice, meant_value
+from .other_tools import OF_ANOTHER_GROUP, meant_value, translated
 from .schema import OtherKeys, Range, Unit, fields_of, groups_in, other_keys_of, tag_of
+from .units import parse_count
 
 Origins = Mapping[str, str]
 MISSING = "???"  # OmegaConf's marker for a value that the user must provide
@@ -74,10 +75,9 @@ class _Builder:
 
     def unknown(self, key: str, name: str, known: Mapping[str, Any]) -> ConfigError:
         guess = nearest(name, known)
-        similar = (
-            f"did you mean {_join(key.rpartition('.')[0], guess)}?" if guess else f"known here: {', '.join(known)}"
-        )
-        return self.fail(key, "no such setting", advice(key) or similar)
+        meant = OF_ANOTHER_GROUP.get(name) or (guess and _join(key.rpartition(".")[0], guess))
+        similar = f"did you mean {meant}?" if meant else f"known here: {', '.join(known)}"
+        return self.fail(key, "no such setting", translated(key) or similar)
 
     def union(self, options: tuple[Any, ...], value: Any, key: str) -> Any:
         if type(None) in options and value is None:
@@ -160,12 +160,29 @@ class _Builder:
             try:
                 number = float(value)  # YAML reads 6e-4 as text
             except ValueError:
-                raise self.fail(key, f"{value!r} is not a number") from None
+                meant = _meant_scalar(float, value)
+                raise self.fail(key, f"{value!r} is not a number", meant and f"did you mean {key}={meant}?") from None
             return self.finite(number, key)
         if schema is str and isinstance(value, (str, int, float)) and not isinstance(value, bool):
             return str(value)
         words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-        raise self.fail(key, f"{value!r} is not {words.get(schema, schema.__name__)}")
+        meant = _meant_scalar(schema, value)
+        hint = meant and f"did you mean {key}={meant}?"
+        raise self.fail(key, f"{value!r} is not {words.get(schema, schema.__name__)}", hint)
+
+
+def _meant_scalar(schema: type, value: Any) -> str | None:
+    """Return a value of the type that was probably meant: 1000 for 1e3 or 1k, 150 for $150, true for yes."""
+    if schema is bool and isinstance(value, (str, int)):
+        return {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}.get(
+            str(value).lower()
+        )
+    if schema not in (int, float) or isinstance(value, bool) or not isinstance(value, (str, float)):
+        return None
+    try:
+        return str(parse_count(value.strip().lstrip("$").upper() if isinstance(value, str) else value))
+    except ValueError:
+        return None
 
 
 def is_text(schema: Any, key: str) -> bool:

@@ -225,9 +225,9 @@ def find_files(paths: str | Sequence[str], key: str = KEY) -> list[InputFile]:
     for pattern in patterns:
         matches = _in_store(pattern, key) if pattern.startswith("s3://") else _in_folder(pattern, key)
         by_url.update({file.url: file for file in matches})
-    for file in by_url.values():
-        if not file.size:
-            raise SkytrainError(f"{file.url} is empty (from {key})\n  remove it or leave it out of the glob")
+    if empty := [file.url for file in by_url.values() if not file.size]:
+        more = f", and so are {len(empty) - 1} others" if len(empty) > 1 else ""
+        raise SkytrainError(f"{empty[0]} is empty{more} (from {key})\n  remove it or leave it out of the glob")
     return sorted(_named(list(by_url.values())), key=lambda file: file.name)
 
 

@@ -122,11 +122,21 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     return flatten(select(Config, config, RESULT))
 
 
+RUN_NAME_BYTES = 200  # file systems take 255; names of stages and machines are longer than their run's
+
+
 def check_run_name(name: str) -> None:
     """Raise SkytrainError if the name cannot be a run's folder."""
     if "/" in name or name in {"", ".", ".."}:
         better = name.replace("/", "-").strip(".-") or "NAME"
         raise SkytrainError(f"run: {name!r} cannot be a folder's name\n  try run={better}")
+    if not name.isprintable():
+        better = "".join(letter if letter.isprintable() else "-" for letter in name)
+        raise SkytrainError(f"run: {name!r} has characters that cannot be shown\n  try run={better}")
+    if (size := len(name.encode())) > RUN_NAME_BYTES:
+        raise SkytrainError(
+            f"run: a name of {size} bytes, {name[:20]!r}...\n  a folder's name has at most {RUN_NAME_BYTES} here: choose a shorter one"
+        )
 
 
 def run_name(config: Config, start: Start | None = None) -> str:

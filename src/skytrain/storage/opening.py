@@ -20,6 +20,11 @@ def open_store(config: StoreConfig | str, retry: Retry | None = None) -> Store:
     """
     if isinstance(config, str):
         config = StoreConfig(root=config, sse=None, kms_key=None, patience=Retry().seconds)
+    scheme, colon, rest = config.root.partition(":")
+    kind = scheme.lower()
+    if colon and kind in ("s3", "file") and not config.root.startswith(f"{kind}://"):
+        meant = f"{kind}://{'/' if kind == 'file' else ''}{rest.lstrip('/')}"
+        raise StoreError("open", config.root, "it would be a folder of that name", hint=f"did you mean {meant}?")
     if "://" not in config.root:
         return _folder(config, Path(config.root))
     parts = urlsplit(config.root)
