@@ -14,6 +14,7 @@ import pytest
 
 from skytrain.config import EXIT_CODES, UNCOMMITTED, SkytrainError, StoreConfig, compose
 from skytrain.jobs import ClaimedAttempt, ProcessLayout, Supervision, choose_processes, count_gpus, supervisor as module
+from skytrain.jobs.early_signals import handle_early_signals, handle_interrupts
 from skytrain.jobs.lifeline import lives
 from skytrain.jobs.nodes import NoRendezvous
 from skytrain.jobs.processes import descendants, supervised_by
@@ -354,3 +355,16 @@ def test_the_first_machine_hosts_the_rendezvous_of_all():
     first, second = (torchrun(ProcessLayout(4, 2, rank, "10.0.0.5:29500"), 3) for rank in (0, 1))
     assert "is_host=true" in first and "is_host=false" in second
     assert first[first.index("--rdzv-endpoint") + 1] == second[second.index("--rdzv-endpoint") + 1] == "10.0.0.5:29500"
+
+
+def test_ctrl_c_ends_a_command_that_is_being_imported_and_is_an_exception_later(
+    default_signals: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/skytrain", "plan"])
+    handle_early_signals(["plan"])
+    assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    handle_interrupts()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/pytest", "plan"])
+    handle_early_signals(["plan"])
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

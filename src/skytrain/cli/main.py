@@ -25,7 +25,7 @@ from ..config import (
     translated,
     visible,
 )
-from ..jobs import Ranks, ToldByFirstRank
+from ..jobs import Ranks, ToldByFirstRank, handle_interrupts
 from . import (
     bench,
     branch,
@@ -163,6 +163,7 @@ def _version(value: bool) -> None:
 
 def main() -> None:
     arguments = sys.argv[1:]
+    handle_interrupts()
     debug = "--debug" in arguments
     first = Ranks.from_environment().first
     if not first:  # rank 0 prints for all ranks

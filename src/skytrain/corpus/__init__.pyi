@@ -22,6 +22,7 @@ from .pool import ordered_threads as ordered_threads, worker_count as worker_cou
 from .progress import Pace as Pace
 from .sources.base import VALIDATION_FILE as VALIDATION_FILE
 from .sources.hub import HubDataset as HubDataset
+from .sources.synthetic import Synthetic as Synthetic
 from .spark.build import write_corpus_on_spark as write_corpus_on_spark
 from .spark.jobs import FinishedStages as FinishedStages, SparkJobs as SparkJobs, raised as raised
 from .spark.session import open_jobs as open_jobs

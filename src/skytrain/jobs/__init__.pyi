@@ -1,5 +1,9 @@
 from .cluster_environment import RanksEnvironment as RanksEnvironment
-from .early_signals import handle_early_signals as handle_early_signals, handled_signals as handled_signals
+from .early_signals import (
+    handle_early_signals as handle_early_signals,
+    handle_interrupts as handle_interrupts,
+    handled_signals as handled_signals,
+)
 from .health import NCCL_LOG as NCCL_LOG, uses_efa as uses_efa
 from .lifeline import (
     adopt_orphans as adopt_orphans,

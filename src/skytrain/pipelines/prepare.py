@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import string
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +30,7 @@ from ..corpus import (
     CorpusManifest,
     Pace,
     SparkJobs,
+    Synthetic,
     corpus_version,
     corpus_warnings,
     fingerprint_of,
@@ -234,8 +237,9 @@ def _train_tokenizer(work: Preparation, corpus: CorpusManifest | None) -> Tokeni
     settings = work.config.tokenizer
     store = work.store
     assert isinstance(settings, BPETokenizerConfig)
-    if corpus is None:  # no text to learn from: only the 256 bytes, or an error
-        trained = train_bpe(settings, iter(()))
+    if corpus is None:  # no text to learn from: only the 256 bytes, or an error; random tokens mean nothing anyway
+        texts = _random_words(settings.vocab_size) if isinstance(work.source, Synthetic) else iter(())
+        trained = train_bpe(settings, texts)
         store_tokenizer(trained, store)
         return trained
     known = trained_tokenizer_id(store, corpus.dataset, corpus.version, settings)
@@ -247,6 +251,13 @@ def _train_tokenizer(work: Preparation, corpus: CorpusManifest | None) -> Tokeni
     made = "trained on the corpus" if settings.vocab_size > BYTE_VOCABULARY else "one for each byte and the end of text"
     work.reporter.note(f"tokenizer {trained.id}: {trained.vocab_size} tokens, {made}, {describe_begin(trained)}")
     return trained
+
+
+def _random_words(vocab_size: int) -> Iterator[str]:
+    """Yield words from which a vocabulary of this size can be learned, always the same."""
+    generator = random.Random(0)
+    for _ in range(vocab_size):
+        yield " ".join("".join(generator.choices(string.ascii_lowercase, k=8)) for _ in range(8))
 
 
 def _sample(store: Store, corpus: CorpusManifest, sample_bytes: int) -> Iterator[str]:
