@@ -325,13 +325,20 @@ def _plan_corpus(
     from ..config import SkytrainError, parse_bytes, parse_count
     from ..pipelines.plan import plan_corpus
     from ..report import corpus_lines, corpus_table
+    from ..storage import StoreError
 
     try:
         documents = None if given[0] is None else float(parse_count(given[0]))
         size = None if given[1] is None else float(parse_bytes(given[1]))
     except ValueError as error:
         raise SkytrainError(f"--documents or --bytes: {error}\n  for example: --documents 5M --bytes 15GB") from None
-    plan = plan_corpus(config, region, deadline, documents, size)
+    try:
+        plan = plan_corpus(config, region, deadline, documents, size)
+    except StoreError as error:
+        hint = "\n  ".join(
+            filter(None, (error.hint, "or say how much text there is, such as --bytes 15GB: nothing is listed then"))
+        )
+        raise type(error)(error.operation, error.url, error.problem, hint=hint) from None
     if as_json:
         print(json.dumps([asdict(offer) for offer in plan.offers], indent=1))
         return
