@@ -219,6 +219,8 @@ def test_previews_work_in_an_empty_folder_without_an_account(
     assert not ended.value.code, printed.err
     assert "are placeholders" in printed.err
     assert "skytrain-example-" in printed.out or "111122223333" in printed.out or words[0] == "plan"
+    if words[0] == "plan":  # for the account's region, so that it can be launched
+        assert json.loads((tmp_path / "plan.json").read_text())["offers"][0]["region"] == "us-east-1"
 
 
 def test_a_preview_of_an_endpoint_has_the_sizes_of_the_run_on_this_computer(

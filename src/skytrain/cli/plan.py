@@ -29,7 +29,15 @@ InstanceType = Annotated[
     ),
 ]
 Nodes = Annotated[int | None, typer.Option("--nodes", min=1, metavar="N", help="Only N machines.", show_default=False)]
-Region = Annotated[str | None, typer.Option("--region", metavar="NAME", help="Only this region.", show_default=False)]
+Region = Annotated[
+    str | None,
+    typer.Option(
+        "--region",
+        metavar="NAME",
+        help="Only this region. Default: with cloud=NAME the account's, else all.",
+        show_default=False,
+    ),
+]
 MarketOption = Annotated[
     Literal["spot", "on-demand"] | None, typer.Option("--market", help="Only this market.", show_default=False)
 ]
@@ -203,7 +211,7 @@ def plan(
         deadline_hours=_hours(deadline),
         instance=instance,
         nodes=nodes,
-        region=region,
+        region=region or composed.config.cloud.region,  # a plan for another could not be launched there
         market=market,
         target=seller,
     )
