@@ -12,6 +12,7 @@ from ..config import SkytrainError
 
 PREFIX = "skytrain:"
 PROJECT, RUN, OWNER, EXPIRES_AT = (PREFIX + name for name in ("project", "run", "owner", "expires-at"))
+SETTINGS = {PROJECT: "cloud.project", RUN: "run", OWNER: "cloud.owner"}  # the time is always one
 ALLOWED = re.compile(r"[\w .:/=+\-@]{1,256}")  # allowed by every service's rules for tag values
 
 
@@ -32,7 +33,8 @@ class Tags:
         for name, value in self.mapping().items() if checked else ():
             if not ALLOWED.fullmatch(value):
                 raise SkytrainError(
-                    f"{value!r} cannot be the tag {name}: 1 to 256 letters, digits, spaces or . : / = + - @ _"
+                    f"{value!r} cannot be the tag {name}: 1 to 256 letters, digits, spaces or . : / = + - @ _\n"
+                    f"  choose another: {SETTINGS[name]}=NAME"
                 )
 
     def mapping(self) -> dict[str, str]:
