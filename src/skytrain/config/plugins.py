@@ -10,12 +10,15 @@ from typing import Any
 
 from .errors import ConfigError, nearest
 
+EXAMPLES = {"trainer.callbacks": "lightning.pytorch.callbacks", "trainer.loggers": "lightning.pytorch.loggers"}
+
 
 def load_class(target: str, key: str) -> Any:
     """Import the class `package.module.Name`; errors refer to the setting `key`."""
     module_name, _, name = target.rpartition(".")
     if not module_name:
-        raise ConfigError(key, f"{target!r} is not package.module.Class")
+        hint = f"the class with the module that has it, such as {EXAMPLES.get(key, 'my_module')}.{target or 'Name'}"
+        raise ConfigError(key, f"{target!r} is not package.module.Class", hint=hint)
     if "" not in sys.path and not sys.flags.safe_path:  # machines set PYTHONSAFEPATH: they run installed packages only
         sys.path.insert(0, "")  # modules in the current folder, as with `python -m`
     try:
