@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -173,6 +175,25 @@ def test_bad_settings_are_one_message_before_anything_is_paid(root, words, messa
         tune(config, Silent())
     assert caught.value.exit_code == 2
     assert not open_store(str(root)).list("sweeps/bad/trials/")
+
+
+def test_a_process_that_is_killed_while_it_loads_torch_is_charged(root, monkeypatch):
+    """Its heartbeat is there before."""
+
+    def killed():
+        (record,) = open_store(str(root)).list("sweeps/loads/workers/")
+        raise RuntimeError(record.key)
+
+    monkeypatch.setattr("skytrain.pipelines.tune.load_training", killed)
+    with pytest.raises(RuntimeError, match="sweeps/loads/workers/"):
+        tune(tiny_config(root, *SWEEP, "tune.name=loads", "budget.usd=2"), Silent())
+    found = subprocess.run(
+        [sys.executable, "-c", "import sys, skytrain.pipelines.tune; print('torch' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout == "False\n"
 
 
 def test_a_signal_while_steps_are_measured_ends_the_sweep_cleanly_and_charges_the_time(root, monkeypatch):

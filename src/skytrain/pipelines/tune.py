@@ -2,6 +2,8 @@
 
 `tuning` decides which trials are bought. Here a trial is a run in this process, so torch is loaded once and kernels
 are compiled once, and the answer becomes a page with plots.
+
+What needs torch is imported where it is used: loading it takes seconds, and a session has its first heartbeat before.
 """
 
 from __future__ import annotations
@@ -12,8 +14,6 @@ import math
 import time
 from collections.abc import Sequence
 
-from ..bench import time_steps
-from ..checkpoints import committed_steps
 from ..config import INTERRUPTED, Config
 from ..report import SweepReport, png_of, sweep_html, sweep_plots
 from ..runs import (
@@ -30,7 +30,6 @@ from ..runs import (
     write_outcome,
 )
 from ..storage import Store
-from ..training import Diverged
 from ..tuning import (
     HourlyPrice,
     JointFit,
@@ -56,7 +55,6 @@ from ..tuning import (
     tune_here,
     work_in_slot,
 )
-from .train import FRESH, train
 
 STOP_SHARE = 0.03  # of a trial's limit that its own budget keeps back
 
@@ -74,12 +72,18 @@ def tune(config: Config, reporter: Reporter, since: float | None = None) -> Tune
 def sweep_tools() -> SweepTools:
     """Return what a sweep needs of this package: how trials are run, steps measured and answers reported."""
     return SweepTools(
+        load=load_training,
         make_runner=LocalRunner,
         dry_run=dry_run,
         work_in_slot=_work_in_slot,
         measure_in_slot=_measure_in_slot,
         write_report=write_sweep_report,
     )
+
+
+def load_training() -> None:
+    """Load torch and Lightning."""
+    from . import train  # noqa: F401
 
 
 def _work_in_slot(config: Config, session: TuneSession | None, slot: int) -> None:
@@ -141,6 +145,9 @@ class LocalRunner:
         self._reporter = reporter
 
     def run(self, number: int, trial: Trial, limit_usd: float) -> TrialResult:
+        from ..training import Diverged
+        from .train import train
+
         run = trial_run(self._sweep.name, number)
         self._record_kill(run)
         earlier = sum(count.usd for count in read_spend(self._store, run).counts.values())
@@ -178,9 +185,11 @@ class LocalRunner:
         """Return a trial's start: from scratch, or after the constant part of a shorter trial at the same value."""
         assert config.run is not None
         if not config.tune.trunk:
-            return FRESH
+            return Start()
         if self._store.exists(f"runs/{config.run}/run.json"):  # it was killed: as it began
             return Start(load_run(self._store, config.run).started_from)
+        from ..checkpoints import committed_steps
+
         others = {}
         for one in self._sweep.decisions():
             run = trial_run(self._sweep.name, one.number)
@@ -218,6 +227,8 @@ class LocalRunner:
 
 def dry_run(config: Config, reporter: Reporter) -> StepEstimate:
     """Run twenty steps of a configuration on this machine."""
+    from ..bench import time_steps
+
     began = time.monotonic()
     seconds = time_steps(config, reporter)
     estimate = StepEstimate.of(seconds, time.monotonic() - began)

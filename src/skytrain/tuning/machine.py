@@ -73,6 +73,7 @@ class SweepInterrupted(SkytrainError):
 class SweepTools:
     """The functions that a sweep needs from packages that come after this one."""
 
+    load: Callable[[], None]  # loads the libraries of trials, which takes seconds
     make_runner: Callable[[SweepStore, Sequence[RungShape], HourlyPrice, Reporter], TrialRunner]
     dry_run: DryRun
     work_in_slot: SlotTask  # runs trials as one slot of the machine
@@ -102,6 +103,10 @@ def tune_here(config: Config, reporter: Reporter, tools: SweepTools, since: floa
         _check_alone(host, sweep.name)
         ledger = Ledger(sweep.store, sweep.folder, config.budget.usd or 0.0)
         try:
+            # After the first heartbeat, so that a process that is killed meanwhile is charged.
+            tools.load()
+            if host.start_seconds:
+                host.start_seconds = _process_age()
             measuring = host.clock()
             estimates = find_estimates(config, reporter, tools)
             host.measured_seconds = host.clock() - measuring
