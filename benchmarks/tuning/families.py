@@ -22,7 +22,7 @@ from skytrain.tuning.curve import RungLosses, Shapes, places_from, u_shape
 
 HERE = Path(__file__).parent
 LEAST = 3  # cells with a minimum of their own
-SHAPES = ("batch-aware", "unchanged", "deepseek", "step-law")
+SHAPES = ("batch-aware", "unchanged", "deepseek", "step-law", "horizon")
 NEARER = 2  # shapes of a family that its widths are taken around: which one is the nearest, nobody knows beforehand
 Law = Callable[[Rung], float]
 
@@ -184,7 +184,8 @@ def main() -> None:
     for law in every:
         if law != "unchanged":
             print(f"  {law}: {rms([one[law] for one in levels.values()]):.2f}")
-    print("\nWidths: rms over families; exponents around the two nearer of the four shapes")
+    print(f"  any: {rms([missed for one in levels.values() for missed in one.values()]):.2f}")
+    print("\nWidths: rms over families; exponents around the two nearer of the five shapes")
     for left in (None, *known):
         names = [one for one in known if one != left]
         nearer = [found for one in names for found in sorted(moved[one].values(), key=Transfer.distance)[:NEARER]]

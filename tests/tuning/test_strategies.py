@@ -119,7 +119,7 @@ def test_erratic_short_runs_do_not_blur_what_the_targets_own_rates_say():
     ]
     answer = find_strategy("ladder").answer(Search(problem, tuple(clean + erratic), 0.0, 9.0))
     assert answer.rate == pytest.approx(2e-3, rel=0.15)
-    assert answer.high < 2.1 * answer.low
+    assert answer.high < 2.4 * answer.low
 
 
 def test_the_answer_names_the_shape_that_the_rungs_agree_with():

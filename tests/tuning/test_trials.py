@@ -98,9 +98,9 @@ def test_every_shape_passes_through_the_expected_rate_of_the_target_also_after_a
         target=target, rungs=(small,), lowest=1e-5, highest=1.0, priors=priors_for(target, combined_law(target))
     )
     shapes = problem.around(3e-3).priors.all_shapes(target)
-    assert [shape.name for shape in shapes] == ["law", "unchanged", "deepseek", "step-law"]
-    assert [shape.law(target) for shape in shapes] == pytest.approx([math.log(3e-3)] * 4)
-    assert len({round(shape.law(small), 3) for shape in shapes}) == 4
+    assert [shape.name for shape in shapes] == ["law", "unchanged", "deepseek", "step-law", "horizon"]
+    assert [shape.law(target) for shape in shapes] == pytest.approx([math.log(3e-3)] * 5)
+    assert len({round(shape.law(small), 3) for shape in shapes}) == 5
 
 
 def test_a_width_free_recipe_starts_from_no_dependence_on_size_and_trials_may_contradict_it():

@@ -6,7 +6,9 @@
 where * is the target. An explanation is a shape and a scale. The shapes are published laws and "the same
 everywhere", which is what grid search on a smaller setting assumes; all pass through the expected rate at the target.
 A scale multiplies the widths of c and of the exponents, so that a family far from any law is no surprise (heavy tails);
-one scale for both, since a law with wrong exponents cannot be right at the target by anything but luck.
+one scale for both, since a law with wrong exponents cannot be right at the target by anything but luck. The reverse is
+not so: a law may have the right exponents and know nothing of the level. So each explanation counts once more with a
+level that may be anywhere, and rungs that agree with each other far from the law outweigh it.
 `own` is a Gaussian process: neighbouring rungs miss alike, so many trials far from the target cannot average it away.
 
 Under each explanation the optima of all rungs are normal, and the rungs with trials are taken in one after another:
@@ -41,6 +43,10 @@ from .problem import DIVERGED_NATS, Observation, Problem, Rung, nats_per_log_tok
 
 # Widths of families differ by about this much: benchmarks/tuning/families.log.
 SCALES = np.array([0.25, 0.5, 1.0, 2.0])
+# ln: how far a law's level is off in a family that it was not made for: rms over all laws and families (families.log).
+# At nano scale the level is off by as much (nano.log).
+UNKNOWN_LEVEL = 1.9
+UNKNOWN_WEIGHT = 0.5  # of an explanation with such a level, beside the same one with the law's
 REACH = 2.0  # ln of the distance at which settings miss a law almost independently
 BEYOND = 2.5  # ln by which places go beyond the allowed rates
 MISSED = 2.0  # deviations: where rungs miss their predictions by more, the far ones do not count
@@ -292,11 +298,14 @@ class Evidence:
         apart = np.sqrt(((distances[:, None] - distances[None]) ** 2).sum(2))
         own = priors.nugget**2 * np.exp(-apart / REACH) + 1e-9 * np.eye(len(self.rungs))
         curves = np.array([[shape.law(rung) for rung in self.rungs] for shape in shapes])
-        means = np.repeat(curves, len(SCALES), 0)
         offsets = [priors.offset if shape.offset is None else shape.offset for shape in shapes]
-        lines = [offset**2 + tilted @ tilted.T for offset in offsets]
-        covariances = np.array([scale**2 * line + own for line in lines for scale in SCALES])
-        weights = np.log(np.repeat([shape.weight for shape in shapes], len(SCALES)))
+        known = np.multiply.outer(offsets, SCALES)
+        levels = np.stack([known, np.maximum(known, UNKNOWN_LEVEL)], 2)  # shapes x scales x known or not
+        slopes = SCALES[:, None, None] ** 2 * (tilted @ tilted.T)
+        covariances = (levels[..., None, None] ** 2 + slopes[:, None] + own).reshape(-1, *own.shape)
+        means = np.repeat(curves, levels[0].size, 0)
+        each = np.multiply.outer([shape.weight for shape in shapes], np.ones(levels.shape[1:]))
+        weights = np.log(each * [1.0, UNKNOWN_WEIGHT]).ravel()
         for number in taken:
             variance = covariances[:, number, number]
             density = -0.5 * (self.places - means[:, number, None]) ** 2 / variance[:, None]

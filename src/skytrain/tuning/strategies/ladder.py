@@ -25,6 +25,7 @@ SHAPES = {
     "unchanged": "one best rate on all rungs, as grid search assumes",
     "deepseek": "DeepSeek's law",
     "step-law": "Step Law",
+    "horizon": "a best rate that falls with the horizon (arXiv 2409.19913)",
     STANDARD: "a best rate that moves with the size",
 }
 
