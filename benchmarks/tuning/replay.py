@@ -3,7 +3,7 @@
     python benchmarks/tuning/replay.py > benchmarks/tuning/replay.log          # all groups, two minutes
     python benchmarks/tuning/replay.py dense --only ladder,grid --every 3      # a part of one
     python benchmarks/tuning/replay.py --table other.csv                       # a table that is not part of the project
-    python benchmarks/tuning/replay.py --worlds > benchmarks/tuning/worlds.log # made-up tables, see worlds.py
+    python benchmarks/tuning/replay.py --worlds --every 5 > benchmarks/tuning/worlds.log # made-up tables, see worlds.py
 
 - **Groups**: dense and mixture-of-experts models of Step Law's authors, eleven optimizers of the Marin project, and the
   grids of h200.py. Sources are in the first line of each table.

@@ -1,6 +1,6 @@
 """Made-up tables of finished runs, of kinds that no published table here has: what a search must survive elsewhere.
 
-    python benchmarks/tuning/replay.py --worlds > benchmarks/tuning/worlds.log       # two minutes
+    python benchmarks/tuning/replay.py --worlds --every 5 > benchmarks/tuning/worlds.log       # two minutes
 
 Each kind breaks something that a search could lean on. Its curves are not the U that the ladder fits, its optima follow
 none of the laws, and its level is off. A draw has several families of one kind. Draw 0 may be looked at while the
