@@ -64,10 +64,9 @@ def test_a_killed_sweep_continues_with_the_same_command_and_pays_no_trial_twice(
         calls.append(config.run)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return real(config, reporter, start)
+        return train(config, reporter, start)
 
-    real = tuning_story.train
-    monkeypatch.setattr(tuning_story, "train", killed_in_the_third)
+    monkeypatch.setattr("skytrain.pipelines.train.train", killed_in_the_third)
     with pytest.raises(tuning_story.SweepInterrupted, match="the same command continues it"):
         tune(config, Silent())
     tuned = tune(config, Silent())
