@@ -15,7 +15,7 @@ took. Regret is the U that is fitted to the target's runs, at the answer, above 
 on a CPU.
 
 4x192, 6x256 and 3x320 were known when the ladder was made as it is now. 2x384 and 8x128 were chosen before any run of them,
-and nothing in the ladder changed between their grids and their report.
+and nothing in the ladder changed between their grids and their first report.
 """
 
 from __future__ import annotations
