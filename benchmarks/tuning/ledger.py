@@ -1,26 +1,33 @@
-"""Whether a sweep's ledger is the time of its processes: undisturbed, and killed at random moments.
+"""Whether a sweep's ledger is the time of its processes: undisturbed, and killed or interrupted at random moments.
 
-    python benchmarks/tuning/ledger.py > benchmarks/tuning/ledger.log      # three minutes
+    python benchmarks/tuning/ledger.py > benchmarks/tuning/ledger.log      # five minutes
 
 Runs `skytrain tune` of a tiny model in processes of its own, measures how long each of them exists, and compares the
-seconds with those that the ledger has charged. Kills begin with the third second, in which torch is being loaded. A process that is killed is charged up to ten seconds too much, since
-its last heartbeat is all that is known about it.
+seconds with those that the ledger has charged. Kills begin with the third second, in which torch is being loaded. A process
+that is killed is charged up to ten seconds too much, since its last heartbeat is all that is known about it. One that gets
+SIGTERM charges itself.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 
-from skytrain.config import compose
+from skytrain.config import EXIT_CODES, INTERRUPTED, UNCOMMITTED, compose
 from skytrain.storage import open_store
 from skytrain.tuning import Ledger
 
 USD_PER_HOUR = 3.6  # a tenth of a cent a second
+RUNS = (
+    ("whole", 0, signal.SIGKILL, 0.12),
+    ("killed", 4, signal.SIGKILL, 0.4),
+    ("interrupted", 4, signal.SIGTERM, 0.4),
+)
 WORDS = [
     "data=synthetic",
     "tokenizer=bytes",
@@ -38,7 +45,7 @@ WORDS = [
 ]
 
 
-def sweep_seconds(words: list[str], kills: int, rng: random.Random) -> float:
+def sweep_seconds(words: list[str], kills: int, how: signal.Signals, rng: random.Random) -> float:
     """Return how long all processes of a sweep have existed together."""
     seconds = 0.0
     while True:
@@ -49,13 +56,13 @@ def sweep_seconds(words: list[str], kills: int, rng: random.Random) -> float:
         try:
             code = process.wait(rng.uniform(3, 60) if kills > 0 else None)
         except subprocess.TimeoutExpired:
-            process.kill()
+            process.send_signal(how)
             code = process.wait()
         kills -= 1
         seconds += time.monotonic() - began
         if code == 0:
             return seconds
-        assert code < 0, f"exit code {code}"
+        assert code in (-how, EXIT_CODES[INTERRUPTED], EXIT_CODES[UNCOMMITTED]), f"exit code {code}"
 
 
 def main() -> None:
@@ -63,8 +70,9 @@ def main() -> None:
         words = [*WORDS, f"store.root={root}"]
         subprocess.run([sys.executable, "-m", "skytrain", "prepare", *words], check=True, capture_output=True)
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}")
-        for name, kills, usd in (("whole", 0, 0.12), ("killed", 4, 0.4)):
-            seconds = sweep_seconds([*words, f"tune.name={name}", f"budget.usd={usd}"], kills, random.Random(0))
+        for name, kills, how, usd in RUNS:
+            named = [*words, f"tune.name={name}", f"budget.usd={usd}"]
+            seconds = sweep_seconds(named, kills, how, random.Random(0))
             store = open_store(compose(words).config.store)
             charged = 3600 * Ledger(store, f"sweeps/{name}", usd).spent_usd / USD_PER_HOUR
             print(

@@ -163,6 +163,15 @@ def _version(value: bool) -> None:
 
 def main() -> None:
     arguments = sys.argv[1:]
+    try:
+        _run(arguments)
+    except SystemExit as leaving:
+        if "tune" in arguments[:1]:
+            _leave_at_once(leaving.code)
+        raise
+
+
+def _run(arguments: list[str]) -> None:
     handle_interrupts()
     debug = "--debug" in arguments
     first = Ranks.from_environment().first
@@ -179,10 +188,6 @@ def main() -> None:
         if first or not isinstance(error, (ConfigError, ToldByFirstRank)):  # these are the same on every rank
             print(f"error: {visible(str(error))}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
-    except SystemExit as leaving:
-        if "tune" in arguments[:1] and leaving.code in (0, None):
-            _leave_at_once()
-        raise
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(EXIT_CODES[UNCOMMITTED]) from None
@@ -204,11 +209,12 @@ def _refuse_dashes(arguments: list[str]) -> None:
             raise SkytrainError(f"{name}: no such option\n  {hint}")
 
 
-def _leave_at_once() -> None:
+def _leave_at_once(code: str | int | None) -> None:
     """End this process without the interpreter's own end.
 
     That takes up to a quarter of the time in which torch is loaded, and comes after a sweep's ledger was closed.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    if code is None or isinstance(code, int):  # a text is the interpreter's to print
+        os._exit(code or 0)
