@@ -139,6 +139,16 @@ def test_processes_that_cannot_form_the_mesh_are_refused_without_torch():
         ({"model_type": "gpt2", "n_head": 4}, "parallel=tp", "no plan that divides the layers"),
         ({"model_type": "llama", "num_attention_heads": 6}, "parallel.tensor=4", "6 attention heads"),
         ({"model_type": "llama", "num_attention_heads": 6}, "parallel.tensor=2", None),
+        (
+            {"model_type": "llama", "num_attention_heads": 4, "num_key_value_heads": 1},
+            "parallel.tensor=2",
+            "1 key-value heads",
+        ),
+        (
+            {"model_type": "llama", "num_attention_heads": 4, "intermediate_size": 65},
+            "parallel.tensor=2",
+            "65 columns of the MLP",
+        ),
         ({"model_type": "gpt2", "n_head": 4}, "parallel=fsdp", None),
     ],
 )
