@@ -110,6 +110,8 @@ def test_a_run_without_an_attempt_has_a_page_too(tmp_path):
 
 
 def test_the_command_says_where_the_page_is_and_refuses_what_is_not_there(config, tmp_path):
+    newest = CliRunner().invoke(app, ["report", f"store.root={config.store.root}"])
+    assert newest.output == f"page: {open_store(config.store).root}/runs/r/report.html\n"
     run = CliRunner().invoke(app, ["report", "r", f"store.root={config.store.root}", "--out", str(tmp_path / "r.html")])
     assert run.output == f"page: {tmp_path / 'r.html'}\n" and (tmp_path / "r.html").read_text().startswith("<!DOCTYPE")
     with pytest.raises(SkytrainError, match="no run 'q'"):

@@ -11,11 +11,11 @@ from .options import ConfigDirs, compose_overrides
 from .reads import split_words
 
 Arguments = Annotated[
-    list[str],
+    list[str] | None,
     typer.Argument(
-        metavar="RUN|SWEEP... [KEY=VALUE]",
-        help="A run, a merged model or a sweep; or up to 20 runs to compare. store.root=s3://bucket/project chooses "
-        "the store.",
+        metavar="[RUN|SWEEP]... [KEY=VALUE]",
+        help="A run, a merged model or a sweep; or up to 20 runs to compare. Default: the newest run. "
+        "store.root=s3://bucket/project chooses the store.",
         show_default=False,
     ),
 ]
@@ -31,7 +31,7 @@ Out = Annotated[
 COMPARISON = Path("compare.html")
 
 
-def report(arguments: Arguments, out: Out = None, config_dir: ConfigDirs = None) -> None:
+def report(arguments: Arguments = None, out: Out = None, config_dir: ConfigDirs = None) -> None:
     """Write one HTML page of a run or a sweep, or compare runs.
 
     The page has every metric as a plot, with hover and zoom, over steps, tokens, hours or dollars: losses with their
@@ -43,24 +43,22 @@ def report(arguments: Arguments, out: Out = None, config_dir: ConfigDirs = None)
 
     \b
     Examples:
+      skytrain report
       skytrain report my-run
       skytrain report my-run another-run --out compare.html
       skytrain report my-run store.root=s3://bucket/project --out my-run.html
       skytrain report my-sweep --out sweep.html
     """
-    from ..config import SkytrainError
     from ..pipelines.report import compare, report as pipeline
 
-    names, settings = split_words(dict.fromkeys(arguments))
-    if not names:
-        raise SkytrainError("give a run or a sweep\n  `skytrain status` lists the runs")
+    names, settings = split_words(dict.fromkeys(arguments or ()))
     config = compose_overrides(settings, config_dir).config
     if len(names) > 1:
         html = compare(config, names)
         out = out or COMPARISON
         out.write_text(html, encoding="utf-8")
         return print(f"page: {out}")
-    page = pipeline(config, names[0])
+    page = pipeline(config, *names)
     if out is not None:
         out.write_text(page.html, encoding="utf-8")
     print(f"page: {out or page.url}")

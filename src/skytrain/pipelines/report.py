@@ -16,6 +16,7 @@ from ..runs import (
     RunLogs,
     attempt_key,
     attempt_numbers,
+    list_runs,
     load_run,
     read_attempt,
     read_failure,
@@ -49,9 +50,19 @@ def compare(config: Config, names: Sequence[str]) -> str:
     return compare_html([read_curves(store, name) for name in check_count(names)])
 
 
-def report(config: Config, name: str) -> WrittenPage:
-    """Write the page of a run into its folder, or find that of a sweep, which the sweep has written."""
+def report(config: Config, name: str | None = None) -> WrittenPage:
+    """Write the page of a run into its folder, or find that of a sweep, which the sweep has written.
+
+    Without a name it is the newest run.
+    """
     store = open_store(config.store)
+    if name is None:
+        readable = list_runs(store)
+        if not readable:
+            raise SkytrainError(
+                f"no run in {store.root} has a record that can be read\n  `skytrain runs list` says why"
+            )
+        name = readable[0].name
     if SweepStore(store, name).exists():
         return _sweep_page(store, name)
     with record_of(store, f"runs/{name}/run.json"):
