@@ -44,6 +44,7 @@ def _rank(rank: int, world_size: int, port: int, folder: str) -> None:
     import torch
 
     alive()
+    faulthandler.enable()  # a rank that a library ends says where it was
     torch.set_num_threads(1)
     environment, given = pickle.loads((Path(folder) / "given").read_bytes())
     os.environ.clear()  # the server has that of its start

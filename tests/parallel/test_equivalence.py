@@ -1,5 +1,6 @@
 """Every parallel mode against one process. The list of cases is the benchmark's, which writes the documentation's table from it."""
 
+import warnings
 from functools import cache
 
 import pytest
@@ -7,17 +8,28 @@ from benchmarks.parallel.cases import LOSS, Case, cases
 from benchmarks.parallel.deepspeed_cases import OFFLOAD_LOSS
 from benchmarks.parallel.equivalence import GRADIENT, NORM, run, train
 from benchmarks.parallel.processes import run_ranks
+from torch.multiprocessing.spawn import ProcessExitedException
 
 BF16_LOSS, BF16_NORM = 1e-2, 5e-2  # bf16 keeps 8 bits
 
 
 @cache
 def outcome(world_size: int, slow: bool) -> dict[str, dict[str, float]] | Exception:
-    """One group of processes goes through all cases of its size. A failure is kept too: no case starts the group again."""
-    try:
-        return run(case for case in cases(world_size) if case.slow == slow)
-    except Exception as error:
-        return error
+    """One group of processes goes through all cases of its size. A failure is kept too: no case starts the group again.
+
+    A rank sometimes dies in native code, about once in ten groups on two busy cores ("malloc(): unaligned tcache chunk
+    detected"). The cause is not known yet. Such a group is run once more, with a warning, and its ranks print where they were.
+    """
+    for last in (False, True):
+        try:
+            return run(case for case in cases(world_size) if case.slow == slow)
+        except ProcessExitedException as error:
+            if last or error.signal_name is None:
+                return error
+            warnings.warn(f"a rank of {world_size} ended with {error.signal_name}; all run once more", stacklevel=1)
+        except Exception as error:
+            return error
+    raise AssertionError
 
 
 def differences(world_size: int, slow: bool) -> dict[str, dict[str, float]]:
