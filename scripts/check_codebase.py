@@ -1,7 +1,7 @@
 """Checks rules of this codebase that no standard linter has, and prints each violation.
 
 - A package is used through its public names (`__init__.pyi`). Only `pipelines` is imported by module.
-- A public name differs from the names of its package's modules.
+- A public name differs from the names of its package's modules, and somebody outside the package's own tests uses it.
 - A dataclass or named tuple of this project is called with at most four positional arguments, except in a table
   (`# fmt: off`).
 - A class name is used once in the project, and hides no name of the standard library.
@@ -11,12 +11,15 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).parent.parent / "src" / "skytrain"
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "skytrain"
+USERS = ("benchmarks", "rehearsal", "lessons", "scripts")  # beside the packages, and the pages of `docs`
 BY_MODULE = "pipelines"
 MAX_POSITIONAL = 4
 LIGHTNING_INTERNALS = SOURCE / "parallel" / "lightning_internals.py"
@@ -48,7 +51,7 @@ def main() -> None:
             *lightning_internals(path, tree),
         )
     ]
-    problems += [*shared_class_names(trees), *hidden_public_names()]
+    problems += [*shared_class_names(trees), *hidden_public_names(), *unused_public_names(trees)]
     print("\n".join(problems) or f"{len(trees)} files, no violations")
     sys.exit(bool(problems))
 
@@ -102,7 +105,7 @@ def lightning_internals(path: Path, tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         name = _lightning_internal(node)
         if name:
-            yield f"{_place(path, node)}: {name} is internal to Lightning; use it in {LIGHTNING_INTERNALS.name} alone"
+            yield f"{_place(path, node)}: {name} is internal to Lightning; use it only in {LIGHTNING_INTERNALS.name}"
 
 
 def _lightning_internal(node: ast.AST) -> str | None:
@@ -145,6 +148,27 @@ def hidden_public_names() -> Iterator[str]:
             for alias in node.names:
                 if alias.name in modules:
                     yield f"{_place(stub, node)}: {alias.name} is also a module of the package, which would hide it"
+
+
+def unused_public_names(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    """Yield the public names that no other package, script or page uses: a name that only tests import is not public."""
+    used: dict[str, set[str]] = defaultdict(set)
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                target = _target(path, node) or [""]
+                if len(target) == 1 and target[0] != _package(path):
+                    used[target[0]] |= {alias.name for alias in node.names}
+    scripts = [ast.parse(path.read_text()) for folder in USERS for path in (ROOT / folder).rglob("*.py")]
+    for node in (node for tree in scripts for node in ast.walk(tree)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("skytrain."):
+            used[str(node.module).removeprefix("skytrain.")] |= {alias.name for alias in node.names}
+    pages = set(re.findall(r"\w+", "\n".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))))
+    for stub in sorted(SOURCE.glob("*/__init__.pyi")):
+        for node in ast.parse(stub.read_text()).body:
+            for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+                if alias.name not in used[stub.parent.name] | pages:
+                    yield f"{_place(stub, node)}: {alias.name} is public, and only its package and tests use it"
 
 
 def _target(path: Path, node: ast.ImportFrom) -> list[str] | None:

@@ -16,7 +16,7 @@ import skytrain
 from skytrain.aws import KINDS, Call, CloudResource, MachineImage, Tags, scale_to_zero
 from skytrain.config import compose
 from skytrain.config.schema.tuning import TuneConfig
-from skytrain.planning import BASE_LINE
+from skytrain.planning.images import BASE_LINE
 from skytrain.runs import LaunchId, create_launch
 from skytrain.storage import open_store
 from skytrain.targets import Preflight

@@ -15,7 +15,8 @@ import boto3
 import pytest
 
 from skytrain.aws import CloudError, read_secrets
-from skytrain.config import Config, ConfigError, check_settings, compose, hold_secrets, without_secrets
+from skytrain.config import Config, ConfigError, compose, hold_secrets, without_secrets
+from skytrain.config.secrets import check_settings
 from tests.support.moto_account import local_credentials, moto_account
 from tests.support.tiny import TINY
 

@@ -7,7 +7,8 @@ import pytest
 
 from skytrain.config import SkytrainError, compose, format_count
 from skytrain.pipelines.best import BestAnswer, best_as_json, best_plan, own_runs, rest_of_budget
-from skytrain.planning import OPEN_RUNS, LossForecaster, PlanRequest, decoder_size, read_plan, recipe_efficiency
+from skytrain.planning import LossForecaster, PlanRequest, decoder_size, read_plan, recipe_efficiency
+from skytrain.planning.loss_laws import OPEN_RUNS
 from skytrain.runs import MetricsWriter, claim_attempt, create_run, new_record
 from skytrain.storage import open_store
 from skytrain.targets import Trials, compose_plan, plan_run

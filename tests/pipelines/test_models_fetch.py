@@ -20,8 +20,8 @@ from skytrain.pipelines.generate import generate
 from skytrain.pipelines.models import fetch_model
 from skytrain.planning import PlanRequest
 from skytrain.runs import Silent
-from skytrain.storage import Store, find_staged, open_store
-from skytrain.storage.staged import DamagedModel
+from skytrain.storage import Store, open_store
+from skytrain.storage.staged import DamagedModel, find_staged
 from skytrain.targets import Trials, find_inputs
 from skytrain.targets.inputs import MissingInput
 from skytrain.targets.plans import compose_plan, plan_run

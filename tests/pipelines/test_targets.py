@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from skytrain.config import ConfigError
-from skytrain.targets import LaunchRequest, LaunchTarget, ReadyJob, find_target
+from skytrain.targets import LaunchRequest, LaunchTarget, ReadyJob
+from skytrain.targets.registry import find_target
 
 
 class WithoutName(LaunchTarget):

@@ -7,7 +7,6 @@ import numpy as np
 from skytrain.config import DecoderConfig, compose
 from skytrain.planning import (
     BESIROGLU,
-    OPEN_RUNS,
     LossForecaster,
     OwnRun,
     decoder_size,
@@ -18,6 +17,7 @@ from skytrain.planning import (
     model_sizes,
     useful_tokens,
 )
+from skytrain.planning.loss_laws import OPEN_RUNS
 
 
 def sizes() -> list[DecoderConfig]:

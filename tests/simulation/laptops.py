@@ -14,7 +14,8 @@ from unittest import mock
 
 from skytrain.aws import MachineImage, Tags, remove_all
 from skytrain.config import SkytrainError
-from skytrain.planning import BASE_LINE, PlannedOffer, timestamp
+from skytrain.planning import PlannedOffer, timestamp
+from skytrain.planning.images import BASE_LINE
 from skytrain.runs import (
     DEFAULT_TARGET,
     LaunchedGroup,

@@ -8,10 +8,12 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from skytrain.aws import AwsSession, image_parameter
+from skytrain.aws import AwsSession
+from skytrain.aws.machine_images import image_parameter
 from skytrain.config import CloudConfig, compose
 from skytrain.config.schema import MachineRolesConfig, RolesConfig, SubnetsConfig
-from skytrain.planning import BASE_LINE, Plan
+from skytrain.planning import Plan
+from skytrain.planning.images import BASE_LINE
 from skytrain.targets import Preflight
 
 GPU_IMAGES = "/aws/service/deeplearning/ami/x86_64/oss-nvidia-driver-gpu-pytorch-{}-ubuntu-24.04/latest/ami-id"

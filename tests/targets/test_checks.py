@@ -11,7 +11,8 @@ from botocore.stub import Stubber
 
 from skytrain.aws import AwsSession, MachineImage
 from skytrain.config.schema import SubnetsConfig
-from skytrain.planning import BASE_LINE, IMAGE_LINES, planned_image
+from skytrain.planning import IMAGE_LINES
+from skytrain.planning.images import BASE_LINE, planned_image
 from skytrain.targets import Finding, Preflight, run_checks
 from skytrain.targets.checks import CHECKS
 from skytrain.targets.checks.offer import trial_call

@@ -15,7 +15,6 @@ import pytest
 from skytrain.aws import Call, MachineImage, Tags
 from skytrain.config import CloudConfig, SkytrainError, compose
 from skytrain.planning import (
-    BASE_LINE,
     IMAGE_LINES,
     JobMaterial,
     PlanMaterial,
@@ -30,6 +29,7 @@ from skytrain.planning import (
     workload_of,
 )
 from skytrain.planning.catalog import packaged_catalog
+from skytrain.planning.images import BASE_LINE
 from skytrain.targets.ec2.boot import BootScript
 from skytrain.targets.ec2.requests import GroupSpec, launch_calls, launch_template, network_interfaces
 from skytrain.targets.jobs import group_name

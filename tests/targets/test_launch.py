@@ -28,7 +28,6 @@ from skytrain.planning.plan_file import PlannedCode
 from skytrain.runs import (
     DamagedRecord,
     LaunchedGroup,
-    LaunchOrigin,
     LaunchRecord,
     Silent,
     create_launch,
@@ -43,6 +42,7 @@ from skytrain.runs import (
     supersede_launch,
     user_name,
 )
+from skytrain.runs.launches import LaunchOrigin
 from skytrain.storage import StoreUnreachable, open_store
 from skytrain.targets import (
     PlannedJob,

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from skytrain.storage import Store
-from skytrain.tuning import Priors, Problem, Rung, Trial, TrialResult, u_shape
+from skytrain.tuning import Priors, Problem, Rung, Trial, TrialResult
+from skytrain.tuning.curve import u_shape
 
 
 class Killed(BaseException):

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from skytrain.tuning import Observation, Priors, Problem, Rung, Trial, fit_jointly, priors_for, u_shape
-from skytrain.tuning.curve import SKEWS
+from skytrain.tuning import Observation, Priors, Problem, Rung, Trial, fit_jointly, priors_for
+from skytrain.tuning.curve import SKEWS, u_shape
 from skytrain.tuning.laws import centred_law
 from tests.tuning.simulated import Truth, loss_of, make_problem
 

@@ -21,7 +21,7 @@ from .image_lock import (
     write_chart_image as write_chart_image,
     write_lock as write_lock,
 )
-from .machine_images import MachineImage as MachineImage, find_image as find_image, image_parameter as image_parameter
+from .machine_images import MachineImage as MachineImage, find_image as find_image
 from .market import (
     offered_zones as offered_zones,
     quoted as quoted,

@@ -142,7 +142,6 @@ from .schema import (
     OptimizerConfig as OptimizerConfig,
     OptimizerFacts as OptimizerFacts,
     ParallelConfig as ParallelConfig,
-    PlanConfig as PlanConfig,
     PowerScheduleConfig as PowerScheduleConfig,
     Precision as Precision,
     SageMakerConfig as SageMakerConfig,
@@ -167,7 +166,6 @@ from .secrets import (
     MASK as MASK,
     SECRET_NAME as SECRET_NAME,
     SECRET_VALUE as SECRET_VALUE,
-    check_settings as check_settings,
     hold_secrets as hold_secrets,
     secret_variables as secret_variables,
     without_secrets as without_secrets,
@@ -175,7 +173,6 @@ from .secrets import (
 from .source import source_files as source_files, source_hash as source_hash
 from .tasks import NamedTask as NamedTask, find_tasks as find_tasks, finish_settings as finish_settings
 from .trusted_code import (
-    Untrusted as Untrusted,
     check_named as check_named,
     check_trusted as check_trusted,
     check_words_of_file as check_words_of_file,

@@ -1,7 +1,5 @@
 from .agreement import (
-    adopt_model as adopt_model,
     check_mesh as check_mesh,
-    check_model as check_model,
     read_hf_decoder as read_hf_decoder,
 )
 from .attention import Attention as Attention, KVCache as KVCache

@@ -53,19 +53,15 @@ from .flops import (
 )
 from .hardware import Generation as Generation, Gpu as Gpu, device_peak as device_peak, find_gpu as find_gpu
 from .images import (
-    BASE_LINE as BASE_LINE,
     IMAGE_LINES as IMAGE_LINES,
     ImageLine as ImageLine,
     image_line as image_line,
     lines_for as lines_for,
-    planned_image as planned_image,
 )
 from .loss_laws import (
     BESIROGLU as BESIROGLU,
     HOFFMANN as HOFFMANN,
     LAWS as LAWS,
-    OPEN_RUNS as OPEN_RUNS,
-    Forecast as Forecast,
     LossForecaster as LossForecaster,
     LossLaw as LossLaw,
     OwnRun as OwnRun,

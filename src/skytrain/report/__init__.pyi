@@ -4,7 +4,6 @@ from .console import Console as Console
 from .corpus_page import corpus_html as corpus_html
 from .curve_plot import curves_svg as curves_svg
 from .curves import (
-    AXES as AXES,
     MAX_RUNS as MAX_RUNS,
     AttemptSpan as AttemptSpan,
     RunCurves as RunCurves,

@@ -32,7 +32,6 @@ from .launches import (
     LaunchedGroup as LaunchedGroup,
     LaunchFence as LaunchFence,
     LaunchId as LaunchId,
-    LaunchOrigin as LaunchOrigin,
     LaunchRecord as LaunchRecord,
     create_launch as create_launch,
     current_offer as current_offer,
@@ -102,7 +101,6 @@ from .metrics import (
 from .pipeline_record import (
     LaunchedStage as LaunchedStage,
     PipelineRecord as PipelineRecord,
-    StageCost as StageCost,
     finish_folder as finish_folder,
     pipeline_ledger as pipeline_ledger,
     read_pipeline as read_pipeline,

@@ -5,7 +5,6 @@ from .aws import (
 )
 from .base import (
     MANIFEST_BYTES as MANIFEST_BYTES,
-    RECORD_BYTES as RECORD_BYTES,
     Stat as Stat,
     Store as Store,
     check_key as check_key,
@@ -39,7 +38,6 @@ from .staged import (
     STAGED as STAGED,
     StagedFile as StagedFile,
     StagedModel as StagedModel,
-    find_staged as find_staged,
     locate_model as locate_model,
     read_staged as read_staged,
     staged_at as staged_at,

@@ -27,10 +27,8 @@ from .registry import (
     billing_targets as billing_targets,
     built_in_target as built_in_target,
     built_in_targets as built_in_targets,
-    check_request as check_request,
     find_seller as find_seller,
     find_serve_target as find_serve_target,
-    find_target as find_target,
     sellers as sellers,
     target_of as target_of,
 )
