@@ -2,7 +2,6 @@ from .axes import tune_axes as tune_axes
 from .comparison import compare_sweeps as compare_sweeps
 from .conclusions import Conclusion as Conclusion, OtherAnswer as OtherAnswer
 from .costs import StepEstimate as StepEstimate
-from .curve import u_shape as u_shape
 from .driver import (
     SweepSetup as SweepSetup,
     SweepStopped as SweepStopped,
