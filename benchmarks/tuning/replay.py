@@ -4,6 +4,7 @@
     python benchmarks/tuning/replay.py dense --only ladder,grid --every 3      # a part of one
     python benchmarks/tuning/replay.py --table other.csv                       # a table that is not part of the project
     python benchmarks/tuning/replay.py --worlds --every 5 > benchmarks/tuning/worlds.log # made-up tables, see worlds.py
+    python benchmarks/tuning/replay.py --mechanisms --every 3 > benchmarks/tuning/mechanisms.log # and mechanisms.py
 
 - **Groups**: dense and mixture-of-experts models of Step Law's authors, eleven optimizers of the Marin project, and the
   grids of h200.py. Sources are in the first line of each table.
@@ -29,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from mechanisms import MECHANISMS, mechanism_cells
 from table import KNOWN_GRIDS, NEW_GRIDS, Cell, fit_law, read_cells
 from worlds import WORLDS, world_cells
 
@@ -266,6 +268,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="play only every so many targets")
     parser.add_argument("--table", type=Path, help="a CSV of the same columns, around the published laws")
     parser.add_argument("--worlds", action="store_true", help="the made-up tables of worlds.py")
+    parser.add_argument("--mechanisms", action="store_true", help="the made-up tables of mechanisms.py")
     parser.add_argument("--draws", default="1,2", help="of these, with commas; 0 is for changes of the ladder")
     arguments = parser.parse_args()
     began = time.monotonic()
@@ -274,7 +277,10 @@ def main() -> None:
         chosen = [Group(arguments.table.stem, read_cells(arguments.table), published, arguments.every)]
     else:
         draws = [int(one) for one in arguments.draws.split(",")]
-        every = made_up(draws, arguments.every) if arguments.worlds else groups(arguments.every)
+        if arguments.mechanisms:
+            every = [Group(name, mechanism_cells(name), published, arguments.every) for name in MECHANISMS]
+        else:
+            every = made_up(draws, arguments.every) if arguments.worlds else groups(arguments.every)
         chosen = [one for one in every if not arguments.groups or one.name in arguments.groups]
     for group in chosen:
         report(group, arguments.only.split(","))
