@@ -7,6 +7,7 @@ import numpy as np
 
 from skytrain.config import BatchSizes
 from skytrain.report.curves import BUCKETS, RunCurves, curves_of, page_data, shown_metrics, thinned_curve
+from skytrain.report.dashboard_page import dashboard_data
 from skytrain.report.page import html_data, html_page
 from skytrain.runs import RunStatus
 
@@ -45,6 +46,15 @@ def test_values_that_are_not_finite_are_counted_and_not_drawn():
     loss = data["runs"][0]["curves"]["train/loss"]
     assert loss["x"] == [1] and loss["not_finite"] == [2, 2]
     json.dumps(data, allow_nan=False)
+
+
+def test_a_run_that_diverged_says_nan_and_not_that_there_is_no_loss():
+    status = RunStatus("r", "done", step=4, total_steps=4, loss=math.nan, val_loss=math.inf)
+    data = page_data([RunCurves("r", status, 1000, BatchSizes(256), {})])
+    assert dict(data["runs"][0]["facts"])["training loss"] == "nan"
+    row = dashboard_data("store", [status], [], None, None, "")["runs"][0]
+    assert row["cells"][2:4] == ["nan", "inf"]
+    json.dumps(row, allow_nan=False)
 
 
 def test_a_task_has_its_errors_and_chance_and_is_alone_on_its_axis():

@@ -86,6 +86,7 @@ def test_the_page_of_a_corpus_has_its_examples_side_by_side(tab, tmp_path, width
 def test_hover_shows_the_values_and_a_drag_zooms_all_panels(tab, config, tmp_path):
     (path := tmp_path / "page.html").write_text(compare(config, ["base", "faster"]))
     tab.open(path.as_uri())
+    tab.until("document.documentElement.dataset.drawn")
     x, y, width, height = tab.value(BOX.format(1))
     tab.mouse("mouseMoved", x + width / 2, y + height / 2)
     shown = tab.value("[...document.querySelectorAll('.tip')].filter(each => !each.hidden).map(each => each.innerText)")
@@ -101,6 +102,31 @@ def test_hover_shows_the_values_and_a_drag_zooms_all_panels(tab, config, tmp_pat
         tab.value(f"{{ {chosen}; axis.dispatchEvent(new Event('change')); }}")
         assert float(tab.value("document.documentElement.dataset.span").split()[1]) >= end
     assert not tab.errors
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_a_long_name_leaves_room_for_what_is_beside_it(tab, tmp_path, width):
+    config = store_of_runs.configuration(tmp_path)
+    for name in (names := ["short", "long-" + "x" * 180]):
+        store_of_runs.write_run(config, name, steps=20)
+    (path := tmp_path / "page.html").write_text(compare(config, names))
+    tab.open(path.as_uri(), width=width)
+    states = "[...document.querySelectorAll('#runs td:nth-child(2)')].map(each => each.getBoundingClientRect().right)"
+    assert len(ends := tab.value(states)) == 2 and max(ends) < width
+    rows = "[...document.querySelectorAll('table.words tr')].map(each => each.getBoundingClientRect().height)"
+    assert max(tab.value(rows)) < 400 and not tab.errors
+
+
+def test_what_is_on_the_screen_is_drawn_first_and_everything_for_a_print(tab, config, tmp_path):
+    (path := tmp_path / "page.html").write_text(compare(config, ["base", "faster"]))
+    tab.open(path.as_uri(), width=390)
+    tab.until("document.documentElement.dataset.drawn")
+    forget = "const all = [...document.querySelectorAll('figure')]; all.forEach(each => delete each.dataset.points)"
+    again = f"{forget}; document.getElementById('log').click()"
+    count = "all.filter(each => each.dataset.points).length / all.length"
+    assert 0 < tab.value(f"{{ {again}; {count} }}") < 0.5
+    assert tab.value(f"{{ {again}; dispatchEvent(new Event('beforeprint')); {count} }}") == 1
+    tab.until("document.documentElement.dataset.drawn")
 
 
 def test_the_dashboard_leads_from_all_runs_to_a_comparison(tab, config):

@@ -246,7 +246,7 @@ def facts_of(run: RunCurves) -> list[tuple[str, str]]:
         ("parameters", format_count(run.parameters)),
         ("steps", f"{status.step:,} of {status.total_steps:,}"),
         ("tokens", format_count(run.batches.before(status.step))),
-        ("training loss", _form(status.loss, ".4f")),
+        ("training loss", "-" if status.loss is None else f"{status.loss:.4f}"),  # nan, where a run diverged
         (
             "lowest validation loss",
             f"{validation.values[best]:.4f} at {validation.steps[best]:,.0f}"

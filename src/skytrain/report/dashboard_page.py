@@ -42,6 +42,7 @@ DASHBOARD_STYLE = """
 def dashboard_html(data: Mapping[str, Any]) -> str:
     """Return the page, with the data of the moment in it."""
     body = (
+        "<noscript><p><b>The dashboard needs JavaScript.</b> <code>skytrain status</code> shows the same in a terminal.</p></noscript>\n"
         '<p class="note"><span id="note"></span> <span id="live"></span></p>\n<div class="tiles" id="tiles"></div>\n'
         '<div id="bar"><input id="filter" type="search" placeholder="filter by name or state" aria-label="filter">'
         '<button id="compare">compare</button></div>\n<table id="runs"></table>\n<div id="sweeps"></div>\n<div id="machines"></div>'
@@ -106,7 +107,7 @@ def _run(status: RunStatus) -> dict[str, Any]:
     cells = [
         status.state,
         f"{status.step:,}/{status.total_steps:,}",
-        *(_shown(value, "{:.4f}") for value in numbers[1:3]),
+        *(_shown(value, "{:.4f}") for value in values[1:3]),  # nan, where a run diverged
         "-" if numbers[3] is None else format_count(numbers[3]),
         _shown(numbers[4], "{:.1%}"),
         *(_shown(value, "${:,.2f}") for value in numbers[5:8]),

@@ -23,8 +23,9 @@ h1 { font-size: 1.5rem; margin-bottom: .2rem; overflow-wrap: anywhere; } h2 { fo
 table { border-collapse: collapse; display: block; overflow-x: auto; }
 th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; } th { color: var(--faint); font-weight: 500; }
+td:first-child { max-width: min(50vw, 28rem); overflow: hidden; text-overflow: ellipsis; }
 table.words th, table.words td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
-table.words td:first-child { white-space: nowrap; }
+table.words td { min-width: 6rem; } table.words td:first-child { min-width: 9rem; }
 tr.merged td { background: var(--merged); font-weight: 600; } td.best { color: var(--good); font-weight: 600; }
 .tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.2rem 0; }
 .tiles div { border: 1px solid var(--line); border-radius: 8px; padding: .5rem 1rem; }

@@ -48,6 +48,7 @@ function places(run, curve) {
 
 function short(value) {
   const size = Math.abs(value);
+  if (size >= 1e15) return value.toExponential(1);
   for (const [unit, letter] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e4, "K"]]) {
     if (size >= unit) return Number((value / (letter === "K" ? 1e3 : unit)).toPrecision(4)) + letter;
   }
@@ -94,18 +95,15 @@ function span() {
   return view.from === null ? [low, high + 0.02 * (high - low)] : [view.from, view.to];  // room for a mark at the end
 }
 
-function draw(panel, range) {
+function draw(panel, {range, width, style}) {
   const {canvas, metric} = panel;
-  const width = canvas.clientWidth;
   if (!width) return;
   const ratio = window.devicePixelRatio || 1;
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(HEIGHT * ratio);
   const pen = canvas.getContext("2d");
   pen.scale(ratio, ratio);
-  const style = getComputedStyle(document.documentElement);
-  const ink = style.getPropertyValue("--ink").trim(), line = style.getPropertyValue("--line").trim();
-  const faint = style.getPropertyValue("--faint").trim();
+  const {ink, line, faint} = style;
   pen.font = "11px system-ui, sans-serif";
   const shown = shownRuns(metric);
   const [x0, x1] = range;
@@ -155,7 +153,7 @@ function draw(panel, range) {
     pen.fillText(short(value), X(value), HEIGHT - 10);
   }
   pen.save();
-  pen.beginPath(); pen.rect(MARGIN.left, 0, right - MARGIN.left, bottom + 1); pen.clip();
+  pen.beginPath(); pen.rect(MARGIN.left - 4, 0, right - MARGIN.left + 4, bottom + 1); pen.clip();
   const chances = new Set(shown.map(each => each.curve.chance).filter(value => value !== undefined));
   for (const chance of chances) {
     pen.setLineDash([2, 3]); pen.strokeStyle = ink;
@@ -340,11 +338,36 @@ function zoom(from, to) {
   redraw();
 }
 
+// Panels on the screen are drawn at once and the others in the pauses after, so that many runs open as soon as one.
+// Everything is measured before anything is drawn: a new size of one canvas would lay out the whole page again.
+let waiting = [];
+
 function redraw() {
-  const range = span();
-  for (const panel of panels.values()) draw(panel, range);
-  document.documentElement.dataset.drawn = panels.size;
+  const range = span(), computed = getComputedStyle(document.documentElement);
+  const style = Object.fromEntries(["ink", "line", "faint"].map(name => [name, computed.getPropertyValue("--" + name).trim()]));
+  const measured = [...panels.values()].map(panel => {
+    const box = panel.canvas.getBoundingClientRect();
+    return {panel, range, style, width: panel.canvas.clientWidth, seen: box.bottom > 0 && box.top < innerHeight};
+  });
+  delete document.documentElement.dataset.drawn;
   document.documentElement.dataset.span = range.join(" ");
+  for (const each of measured) if (each.seen) draw(each.panel, each);
+  waiting = measured.filter(each => !each.seen);
+  drawLater(waiting);
+}
+
+function drawLater(rest) {
+  setTimeout(() => {
+    if (rest !== waiting) return;  // something newer is drawn
+    const began = performance.now();
+    while (rest.length && performance.now() - began < 12) { const each = rest.shift(); draw(each.panel, each); }
+    if (rest.length) drawLater(rest);
+    else { document.documentElement.dataset.drawn = panels.size; performance.mark("drawn"); }
+  });
+}
+
+function drawRest() {
+  for (const each of waiting.splice(0)) draw(each.panel, each);
 }
 
 function buildControls() {
@@ -389,6 +412,7 @@ function buildTable() {
     const swatch = element("i", label, undefined, number >= PALETTE.length ? "swatch dashed" : "swatch");
     swatch.style.borderTopColor = colour(number);
     label.append(run.name);
+    label.title = run.name;
     for (const [, text] of run.facts) element("td", row, text);
   });
 }
@@ -486,6 +510,7 @@ new ResizeObserver(() => {
   const now = document.getElementById("panels").clientWidth;
   if (now !== width) { width = now; redraw(); }
 }).observe(document.getElementById("panels"));
+addEventListener("beforeprint", drawRest);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 follow();
 })();

@@ -66,6 +66,7 @@ function fillRuns() {
       showChosen();
     });
     const link = element("a", first, row.name);
+    link.title = row.name;
     link.href = `/run?name=${encodeURIComponent(row.name)}`;
     row.cells.forEach((text, number) => {
       const cell = element("td", line, text);
