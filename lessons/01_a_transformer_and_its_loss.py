@@ -3,7 +3,7 @@
 # You know PyTorch. This lesson builds the model that the other nine spread over processes, computes its loss by hand,
 # and checks both against PyTorch. Nothing here is parallel yet.
 #
-# Time: under a minute on two cores.
+# Time: a few seconds.
 
 # %%
 import inspect

@@ -3,7 +3,7 @@
 # A training step is: read a batch, compute the loss, compute gradients, update. All parallel training must give the
 # same numbers as this one loop. So we look at it closely: what is a batch, what is a step, how fast is it?
 #
-# Time: about a minute on two cores.
+# Time: under a minute on two cores.
 
 # %%
 import time

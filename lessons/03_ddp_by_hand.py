@@ -4,7 +4,7 @@
 # both make the same update. That is *distributed data parallel* (DDP). We write it in ten lines, and the all-reduce
 # inside it in another ten.
 #
-# Time: about a minute and a half on two cores.
+# Time: under a minute on two cores.
 
 # %%
 import torch
@@ -25,7 +25,8 @@ print("norm of the gradient:", float(reference.norm()))
 # %% [markdown]
 # ## Two processes
 # `run_ranks` starts two processes that share nothing but a way to send messages. Each knows its *rank* (0 or 1) and the
-# *world* size (2). `dist.all_reduce` adds a tensor over all ranks and gives everyone the sum.
+# *world* size (2). A new process knows nothing of this one, so we name the classes and functions that it needs.
+# `dist.all_reduce` adds a tensor over all ranks and gives everyone the sum.
 
 # %%
 

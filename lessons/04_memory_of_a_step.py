@@ -3,7 +3,7 @@
 # Why does a model with 1.5 billion parameters, 3 GB in bf16, not train on a GPU with 16 GB? We count what a step holds,
 # and measure it.
 #
-# Time: about a minute on two cores.
+# Time: a few seconds.
 
 # %%
 import torch
@@ -112,8 +112,8 @@ print(f"{saved_bytes(recomputed) / 1e6:.2f} MB with checkpointing")
 
 # %% [markdown]
 # ## Ours
-# `skytrain plan` counts the same for every model and mesh before you rent a GPU. Here are GPT-2 1.5B's needs on one
-# machine type at a time.
+# `skytrain plan` counts the same for every model and mesh before you rent a GPU. Here is GPT-2 1.5B on one machine
+# of several types. A larger GPU gets a larger micro-batch, so the activations fill what the rest leaves free.
 
 # %%
 import skytrain

@@ -4,7 +4,7 @@
 # same. ZeRO (*zero redundancy*) lets each rank keep only its part. Stage 1 divides the optimizer's state, stage 2 the
 # gradients too, stage 3 the weights too. FSDP is PyTorch's stage 3.
 #
-# Time: about a minute and a half on two cores.
+# Time: under a minute on two cores.
 
 # %%
 import torch
@@ -90,9 +90,11 @@ for stage in (0, 1, 2, 3):
 # The losses do not change: ZeRO moves memory, not mathematics. With `n` ranks, stage 3 holds `16 / n` bytes per
 # parameter. (Stage 1 keeps the whole gradient here; that is what distinguishes it from stage 2.)
 #
-# What does it cost? An all-reduce is a reduce-scatter and an all-gather, so stages 1 and 2 send as much as DDP. Stage 3
-# gathers the weights twice, for the forward and for the backward pass: half as much again. Real FSDP gathers block by
-# block, while the block before still computes, and never holds the whole model.
+# What does it cost? An all-reduce is a reduce-scatter and an all-gather, so stages 1 and 2 send as much as DDP.
+#
+# For stage 3 we gathered all weights once and kept them for the whole step. Real FSDP never holds the whole model. It
+# gathers one block, while the block before still computes, and drops it after use. The backward pass needs the block
+# again, so the weights are gathered twice: FSDP sends half as much again as DDP.
 #
 # ## Ours
 # `parallel=fsdp` is stage 3; DeepSpeed's stages are `parallel=deepspeed-zero1`, `-zero2`, `-zero3`.

@@ -3,7 +3,7 @@
 # ZeRO divides what is stored; each GPU still multiplies whole matrices. Tensor parallelism divides the multiplication:
 # each rank holds some columns or rows of every matrix, and computes with those only.
 #
-# Time: about a minute and a half on two cores.
+# Time: under a minute on two cores.
 
 # %%
 import torch

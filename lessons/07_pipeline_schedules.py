@@ -4,7 +4,7 @@
 # the next one, so slow links do. But while rank 3 waits for its first input, it does nothing. That is the *bubble*. Here
 # we run two schedules, draw who computes what, and measure the bubble against its formula.
 #
-# Time: about a minute and a half on two cores.
+# Time: under a minute on two cores.
 
 # %%
 import time

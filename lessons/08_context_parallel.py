@@ -3,7 +3,7 @@
 # Activations grow with the length of the sequence, and attention's work with its square. Context parallelism gives each
 # rank a part of *every* sequence. Only attention needs the other parts; everything else acts on one token at a time.
 #
-# Time: about a minute and a half on two cores.
+# Time: under a minute on two cores.
 
 # %%
 import torch
@@ -34,8 +34,8 @@ print("largest difference:", float((summed / total - whole).abs().max()))
 
 # %% [markdown]
 # ## Ring attention
-# Each rank keeps its queries, and passes keys and values around a ring. After `world` rounds it has seen them all, and
-# never held more than one part. With a causal mask some rounds are for nothing: the keys are all in the future. We count
+# Each rank keeps its queries, and passes keys and values around a ring. After `world` rounds it has seen them all. It
+# never holds more than two parts: the one in use and the one that arrives. With a causal mask some rounds are for nothing: the keys are all in the future. We count
 # the scores that each rank really computes, for two ways to deal out the sequence.
 #
 # *Contiguous*: rank 0 has the first half. *Zigzag*: the sequence is cut into `2 x world` pieces, and rank `r` gets the

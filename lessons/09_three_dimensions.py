@@ -4,7 +4,7 @@
 # left. Ranks form a *mesh*: a grid with one axis per mode. This lesson builds one, sees who talks to whom, trains on one,
 # and lets `plan` choose.
 #
-# Time: about two minutes on two cores.
+# Time: about a minute on two cores.
 
 # %%
 import torch
@@ -55,15 +55,18 @@ compare_ours("tp-fsdp", "parallel.shard=2", "parallel.tensor=2", processes=4)
 
 # %% [markdown]
 # ## Which mesh?
-# More tensor parallelism: less memory, more messages that wait. More stages: fewer bytes, a bubble. More data
-# parallelism: little waiting, all the memory. `skytrain plan` computes memory, time and dollars of every mesh that a
-# machine allows, and says why it chose one. Llama 3.1 8B on one p4d (8 A100s with 40 GB):
+# Each axis has its price. Tensor parallelism divides the memory, and every block waits for its messages. Pipeline stages
+# send little, and have a bubble. Data parallelism hardly waits, and repeats everything on each rank; shards (FSDP) do
+# not repeat it, and gather it instead.
+#
+# `skytrain plan` computes memory, time and dollars of every mesh that a machine allows. Llama 3.1 8B on one p4d, which
+# has 8 A100s with 40 GiB each. For each mesh it takes the fastest micro-batch that fits:
 
 # %%
 import skytrain
 
 meshes = ("shard=8", "shard=4,tensor=2", "shard=2,tensor=4", "tensor=8", "pipeline=2,shard=4")
-print(f"{'mesh':20} {'GB per GPU':>10} {'tokens/s':>9} {'hours':>7}")
+print(f"{'mesh':20} {'micro-batch':>11} {'GiB per GPU':>11} {'tokens/s':>9} {'hours':>6}")
 for mesh in meshes:
     try:
         planned = skytrain.plan("model=llama-3.1-8b", "trainer.tokens=1B", instance="p4d.24xlarge", nodes=1, mesh=mesh)
@@ -71,10 +74,11 @@ for mesh in meshes:
         print(f"{mesh:20} {str(error).splitlines()[0][:70]}")
         continue
     best = next(row for row in planned.rows() if row["hours"])
-    print(f"{mesh:20} {best['memory_bytes'] / 1e9:10.1f} {best['tokens_per_s']:9,.0f} {best['hours']:7.1f}")
+    memory = f"{best['micro_batch']:11} {best['memory_bytes'] / 2**30:11.1f}"
+    print(f"{mesh:20} {memory} {best['tokens_per_s']:9,.0f} {best['hours']:6.1f}")
 
 # %% [markdown]
-# And when it may choose machine and mesh itself:
+# And when it may choose machine and mesh itself, it says why:
 
 # %%
 planned = skytrain.plan("model=llama-3.1-8b", "trainer.tokens=1B", "budget.usd=2000")

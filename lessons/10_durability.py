@@ -4,7 +4,7 @@
 # checkpoint and nothing else: no half-written file is ever taken for a checkpoint, and the resumed run computes the same
 # numbers as one that was never stopped. We kill one and look.
 #
-# Time: about two minutes on two cores.
+# Time: about a minute on two cores.
 
 # %%
 import os
@@ -51,6 +51,9 @@ print("killed after", line.strip())
 # ## What is in the store?
 # Every checkpoint is a folder, and exists only if it has a `COMMITTED` marker, which is written last. A folder without
 # one is not a checkpoint, whatever else is in it.
+#
+# The state is still `running`: a killed process cannot say that it ended. After a minute without a sign of life the run
+# counts as `stale`.
 
 # %%
 run = skytrain.load_run("killed", base)

@@ -57,6 +57,21 @@ def test_there_are_ten_lessons_and_each_has_a_question() -> None:
         assert "# ## Question" in text and "# ## Read next" in text, lesson.name
 
 
+def aborts_at_exit(rank: int, world: int) -> int:
+    """Stand for a library whose threads abort the process when Python ends."""
+    import atexit
+
+    atexit.register(os.abort)
+    print(f"rank {rank} speaks")
+    return rank
+
+
+@pytest.mark.slow
+def test_a_library_that_aborts_at_exit_loses_no_result(tools: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tools.run_ranks(aborts_at_exit, 2) == [0, 1]
+    assert capsys.readouterr().out.splitlines() == ["rank 0 speaks", "rank 1 speaks"]
+
+
 def test_the_notebooks_have_the_cells_of_the_scripts(notebooks: ModuleType) -> None:
     assert len(notebooks.scripts()) >= 10
     stale = [script.name for script in notebooks.scripts() if not notebooks.is_current(script)]
