@@ -43,7 +43,9 @@ def config(tmp_path):
         for step in (steps[9], steps[-1]):
             loads = {"moe/load_max": 1.5, "moe/load_max/1": 1.5, "moe/entropy": 0.75, "moe/entropy/1": 0.75}
             writer.write(step, {**loads, "moe/dropped": 0.0, "moe/dropped/1": 0.0})
-            writer.write(step, {"val/loss": 3.25 - attempt, "eval/hellaswag/harness_acc": 0.25 + attempt / 10})
+            task = {"harness_acc": 0.25 + attempt / 10, "harness_acc_stderr": 0.01, "chance": 0.25, "items": 1000.0}
+            task = {f"eval/hellaswag/{name}": value for name, value in task.items()}
+            writer.write(step, {"val/loss": 3.25 - attempt, **task})
         writer.lines.flush()
         spend = Lines(store, f"runs/r/attempts/{attempt}/spend/")
         count = {"usd": 0.3, "seconds": 60.0, "boot": "b", "boot_seconds": 1.0}
@@ -89,7 +91,7 @@ def test_the_page_of_a_run_tells_how_it_went(config):
     words = " | ".join(page.words)
     assert "done, step 30 of" in words
     assert "validation loss | 2.2500" in words and "training loss | 1.0000" in words and "spent | $0.30" in words
-    assert "eval/hellaswag/harness_acc | 0.35 | 30" in words
+    assert "items | step | hellaswag | harness_acc | 0.35 ± 0.01 | 0.25 | 1,000 | 30 |" in words
     assert "spot notice" in words and "10 to 30" in words and "i-0123" in words
     assert "Once <upon> a time" in words and "gpu <b>" in words  # as text, not as HTML
     assert not re.search(r"(src|href)=|https?://(?!www.w3.org)", written.html), "it needs nothing from the network"

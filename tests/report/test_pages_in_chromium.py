@@ -117,6 +117,20 @@ def test_a_long_name_leaves_room_for_what_is_beside_it(tab, tmp_path, width):
     assert max(tab.value(rows)) < 400 and not tab.errors
 
 
+def test_the_table_of_runs_fits_the_screen_and_has_no_column_of_dashes(tab, config, tmp_path):
+    (path := tmp_path / "page.html").write_text(compare(config, ["base", "faster"]))
+    tab.open(path.as_uri())
+    heads = tab.value("[...document.querySelectorAll('#runs th')].map(each => each.innerText)")
+    assert (
+        heads[0] == "run"
+        and {"dollars", "budget"} < set(heads)
+        and not {"planned time", "planned dollars"} & set(heads)
+    )
+    columns = tab.value("[...document.querySelectorAll('#runs tr')].map(each => each.children.length)")
+    assert set(columns) == {len(heads)}
+    assert tab.value("document.getElementById('runs').scrollWidth <= document.getElementById('runs').clientWidth")
+
+
 def test_what_is_on_the_screen_is_drawn_first_and_everything_for_a_print(tab, config, tmp_path):
     (path := tmp_path / "page.html").write_text(compare(config, ["base", "faster"]))
     tab.open(path.as_uri(), width=390)

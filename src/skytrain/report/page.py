@@ -35,6 +35,7 @@ tr.merged td { background: var(--merged); font-weight: 600; } td.best { color: v
 pre { background: var(--soft); padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 """
 CURVES_STYLE = """
+#runs th { white-space: normal; vertical-align: bottom; } #runs td + td, #runs th + th { padding: .3rem .6rem; }
 #controls { display: flex; flex-wrap: wrap; gap: .4rem 1.2rem; align-items: center; margin: 1.2rem 0 .4rem; }
 #controls { position: sticky; top: 0; background: var(--paper); padding: .4rem 0; z-index: 2; }
 #panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 430px), 1fr)); gap: 1rem; }

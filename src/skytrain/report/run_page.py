@@ -13,7 +13,7 @@ import yaml  # type: ignore[import-untyped]
 from ..config import format_count, format_seconds, recorded_batches
 from ..runs import RunRecord, RunStatus
 from .compare_page import curves_html
-from .curves import RunCurves, page_data
+from .curves import CHANCE, HIDDEN, STDERR, TASKS, RunCurves, is_score, page_data
 from .page import CURVES_STYLE, html_data, html_page, html_section, html_table, page_script
 
 TRAINING_METRICS = ("train/", "val/", "perf/", "cost/", "moe/")  # all others belong to tasks and evaluators
@@ -50,11 +50,11 @@ def run_html(run: RunPage, attributes: str = "") -> str:
             f'<p class="note">{escape(_summary(run))}</p>',
             _tiles(run),
             curves_html(),
+            html_section("Each attempt", html_table(run.attempts)),
             html_section("Experts, by layer", html_table(_router_rows(run))),
             html_section("Downstream tasks", html_table(_last_scores(run))),
             html_section("Downstream tasks, after training", html_table(run.scores)),
             html_section("Samples", samples),
-            html_section("Attempts", html_table(run.attempts)),
             html_section("Costs", html_table(run.costs) + notes if run.costs else ""),
             html_section("Stages of the pipeline", html_table(run.stages)),
             html_section("Merged from", merge),
@@ -64,7 +64,7 @@ def run_html(run: RunPage, attributes: str = "") -> str:
         ],
         script=page_script("curves.js"),
         style=CURVES_STYLE,
-        attributes=attributes,
+        attributes=f' class="wide"{attributes}',
     )
 
 
@@ -114,16 +114,29 @@ def _router_rows(run: RunPage) -> list[tuple[str, ...]]:
 
 def _last_scores(run: RunPage) -> list[tuple[str, ...]]:
     """Return the newest value of each task's metrics, and the step at which it was measured."""
-    rows: list[tuple[str, ...]] = [("metric", "value", "step")]
+    rows: list[tuple[str, ...]] = [("task", "metric", "value", "chance", "items", "step")]
     for name in _task_metrics(run):
         step, value = _points(run, name)[-1]
-        rows.append((name, f"{value:.4g}", f"{step:,.0f}"))
+        task, _, metric = name.removeprefix(TASKS).rpartition("/")
+        folder = name.rpartition("/")[0]
+        error, chance, items = (_points(run, other) for other in (name + STDERR, folder + CHANCE, f"{folder}/items"))
+        rows.append(
+            (
+                task.replace("/", ", "),
+                metric,
+                f"{value:.4g}" + (f" ± {error[-1][1]:.2g}" if error else ""),
+                f"{chance[-1][1]:.4g}" if chance and is_score(name) else "",
+                f"{items[-1][1]:,.0f}" if items else "",
+                f"{step:,.0f}",
+            )
+        )
     return rows
 
 
 def _task_metrics(run: RunPage) -> list[str]:
     names = dict.fromkeys(name for record in run.metrics for name in record if name != "step")
-    return [name for name in names if not name.startswith(TRAINING_METRICS) and _points(run, name)]
+    shown = (name for name in names if not name.startswith(TRAINING_METRICS) and not name.endswith(HIDDEN))
+    return [name for name in shown if _points(run, name)]
 
 
 def _facts(run: RunPage) -> list[tuple[str, str]]:

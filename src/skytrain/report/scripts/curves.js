@@ -397,7 +397,9 @@ function buildTable() {
   table.replaceChildren();
   const head = element("tr", element("thead", table));
   element("th", head, "run");
-  for (const [name] of data.runs.length ? data.runs[0].facts : []) element("th", head, name);
+  const facts = data.runs.length ? data.runs[0].facts : [];
+  const known = facts.map((_, at) => data.runs.some(run => run.facts[at][1] !== "-"));  // a column of dashes says nothing
+  facts.forEach(([name], at) => { if (known[at]) element("th", head, name); });
   const body = element("tbody", table);
   data.runs.forEach((run, number) => {
     const row = element("tr", body);
@@ -413,7 +415,7 @@ function buildTable() {
     swatch.style.borderTopColor = colour(number);
     label.append(run.name);
     label.title = run.name;
-    for (const [, text] of run.facts) element("td", row, text);
+    run.facts.forEach(([, text], at) => { if (known[at]) element("td", row, text); });
   });
 }
 
