@@ -26,8 +26,9 @@ print(windows.shape, repr(bytes(windows[0].tolist()).decode()[:60]))
 
 # %% [markdown]
 # ## Attention by hand
-# Each position looks back at all earlier ones. It asks a question (`q`), they offer a key (`k`), and the softmax of the
-# products says how much of each value (`v`) it takes. The mask hides the future.
+# Each position looks at itself and at all earlier ones. It asks with a query (`q`), each of them has a key (`k`), and the
+# softmax of the products says how much of each value (`v`) it takes. The mask hides the future. This is one head; a
+# model has several side by side, each with its own part of the width.
 
 # %%
 time, size = 6, 8
@@ -40,8 +41,8 @@ print("largest difference:", float((by_hand - pytorch).abs().max()))
 
 # %% [markdown]
 # ## The whole model
-# A block is attention and an MLP, each added to a stream that runs through the model. The model is an embedding, some
-# blocks and a head that scores every possible next token.
+# A block is attention and an MLP, each added to a stream that runs through the model. The model is two embeddings (of the
+# token and of its place), some blocks, and a last layer, also called the head, that scores every possible next token.
 
 # %%
 print(inspect.getsource(Block), inspect.getsource(TinyLM), sep="\n")

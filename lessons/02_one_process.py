@@ -68,7 +68,8 @@ print("largest difference:", float((whole - gradient(4)).abs().max()), "of", flo
 #
 # ## Ours
 # Skytrain counts batches in tokens: `trainer.batch_tokens` for each optimizer step, `trainer.micro_batch` sequences on a
-# device at a time. Accumulation follows from the two. A setting that only moves work around may not change the losses.
+# device at a time. Accumulation follows from the two. Here a step is 1,024 tokens, 8 sequences of 128: one micro-batch
+# of 8, or four of 2. A setting that only moves work around may not change the losses.
 
 # %%
 import skytrain

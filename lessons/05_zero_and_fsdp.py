@@ -90,7 +90,8 @@ for stage in (0, 1, 2, 3):
 # The losses do not change: ZeRO moves memory, not mathematics. With `n` ranks, stage 3 holds `16 / n` bytes per
 # parameter. (Stage 1 keeps the whole gradient here; that is what distinguishes it from stage 2.)
 #
-# What does it cost? An all-reduce is a reduce-scatter and an all-gather, so stages 1 and 2 send as much as DDP.
+# What does it cost? An all-reduce is a reduce-scatter and an all-gather (lesson 3), so stage 2 sends as much as DDP. Stage
+# 1 of the table sends half as much again: it adds an all-gather to the all-reduce.
 #
 # For stage 3 we gathered all weights once and kept them for the whole step. Real FSDP never holds the whole model. It
 # gathers one block, while the block before still computes, and drops it after use. The backward pass needs the block

@@ -18,6 +18,8 @@ from tools import check, compare_ours, run_ranks
 # and the parts must be added. So one all-reduce, after two matrices.
 #
 # `gelu(x [A1 A2]) [B1; B2] = gelu(x A1) B1 + gelu(x A2) B2`
+#
+# Matrices are written as in `x @ A`. `nn.Linear` stores the transpose, so there the columns of `A` are rows of `weight`.
 
 # %%
 torch.manual_seed(0)
@@ -108,8 +110,8 @@ for rank, each in enumerate(run_ranks(parallel_block, 2, AllReduceBackward, AllR
 
 # %% [markdown]
 # Attention divides by heads: a head needs nothing of another. A block has two *f* and two *g*: two all-reduces forward,
-# two backward, each of a whole activation, and each in the way of the next multiplication. That is why tensor parallel
-# ranks share a machine, where the links are fast.
+# two backward, each of a whole activation. The next multiplication has to wait for each of them. That is why tensor
+# parallel ranks share a machine, where the links are fast.
 #
 # ## Ours
 # `parallel=tp`. The vocabulary is divided as well: the loss is computed without ever gathering the logits.

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 7. Pipeline schedules
 # Cut the model into stages: rank 0 has the first layers, rank 1 the next, and so on. A stage sends only activations to
-# the next one, so slow links do. But while rank 3 waits for its first input, it does nothing. That is the *bubble*. Here
-# we run two schedules, draw who computes what, and measure the bubble against its formula.
+# the next one, so a slow link is enough. But while rank 3 waits for its first input, it does nothing. That is the
+# *bubble*. Here we run two schedules, draw who computes what, and measure the bubble against its formula.
 #
 # Time: under a minute on two cores.
 
@@ -84,8 +84,11 @@ for schedule in ("gpipe", "1f1b"):
     show(timeline(rows, title, [f"stage {s}" for s in range(stages)]), f"pipeline-{schedule}.svg")
 
 # %% [markdown]
-# The bubble is the same: `(p - 1) / (m + p - 1)`. What 1F1B saves is memory: it holds at most `p` activations where GPipe
-# holds all `m`. So it can use more micro-batches, and those make the bubble smaller:
+# The bubble is the same: `(p - 1) / (m + p - 1)`. Each stage works for `m` forwards and backwards, and it waits for
+# `p - 1` of them: while the first input passes the stages before it, and while gradients pass the stages after it.
+#
+# What 1F1B saves is memory: it holds at most `p` activations where GPipe holds all `m`. So it can use more
+# micro-batches, and those make the bubble smaller:
 
 # %%
 for m in (4, 8, 16, 32, 64):

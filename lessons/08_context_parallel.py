@@ -35,8 +35,9 @@ print("largest difference:", float((summed / total - whole).abs().max()))
 # %% [markdown]
 # ## Ring attention
 # Each rank keeps its queries, and passes keys and values around a ring. After `world` rounds it has seen them all. It
-# never holds more than two parts: the one in use and the one that arrives. With a causal mask some rounds are for nothing: the keys are all in the future. We count
-# the scores that each rank really computes, for two ways to deal out the sequence.
+# never holds more than two parts: the one in use and the one that arrives. With a causal mask some rounds are for
+# nothing: the keys are all in the future. We count the scores that each rank needs, for two ways to deal out the
+# sequence.
 #
 # *Contiguous*: rank 0 has the first half. *Zigzag*: the sequence is cut into `2 x world` pieces, and rank `r` gets the
 # piece `r` from the front and the piece `r` from the back.
