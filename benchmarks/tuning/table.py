@@ -49,9 +49,13 @@ class Cell:
         return min(DIVERGED_NATS, loss - float(self.losses.min()))
 
     def observe(self, rate: float) -> float:
-        """Return the loss of a run of the table; infinite for one that ended a nat above the best."""
-        loss = float(self.losses[int(np.argmin(abs(np.log(self.rates / rate))))])
-        return loss if loss < self.losses.min() + DIVERGED_NATS else math.inf
+        """Return the loss of a run of the table; infinite for one that ended a nat above the best of a lower rate.
+
+        A run at a rate that is too low is only slow.
+        """
+        number = int(np.argmin(abs(np.log(self.rates / rate))))
+        loss = float(self.losses[number])
+        return loss if number <= self.losses.argmin() or loss < self.losses.min() + DIVERGED_NATS else math.inf
 
     @property
     def bracketed(self) -> bool:
