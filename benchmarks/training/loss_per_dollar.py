@@ -68,6 +68,7 @@ MIXTURE = (
     "model.max_length=1024 model.rope_theta=10000 model.mlp_width=1024 model.experts.count=8 model.experts.per_token=2 "
     "model.experts.width=1024 model.experts.balance_loss=0.01"
 )
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # a CPU is for trying a script
 USD_PER_HOUR = 2.6295  # p5.4xlarge, one H100, spot in us-east-1: planning/data/prices.csv
 
 
@@ -100,17 +101,17 @@ class Text:
     @staticmethod
     def read(folder: Path) -> Text:
         def load(name: str) -> Tensor:
-            return torch.from_numpy(np.fromfile(folder / name, dtype=np.uint16).astype(np.int32)).cuda()
+            return torch.from_numpy(np.fromfile(folder / name, dtype=np.uint16).astype(np.int32)).to(DEVICE)
 
         return Text(load("train.bin"), load("val.bin"))
 
     def order(self, seed: int) -> Tensor:
         windows = (len(self.train) - 1) // LENGTH
-        return torch.randperm(windows, generator=torch.Generator().manual_seed(seed)).cuda()
+        return torch.randperm(windows, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
     @staticmethod
     def rows(tokens: Tensor, windows: Tensor) -> Tensor:
-        return tokens[windows[:, None] * LENGTH + torch.arange(LENGTH + 1, device="cuda")].long()
+        return tokens[windows[:, None] * LENGTH + torch.arange(LENGTH + 1, device=DEVICE)].long()
 
 
 @dataclass
@@ -127,12 +128,17 @@ class Contender:
     clip: float
 
 
+def synchronize() -> None:
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
+
+
 @torch.no_grad()
 def validation_loss(contender: Contender, text: Text) -> float:
     contender.module.eval()
     losses = [
         contender.evaluate(rows[:, :-1], rows[:, 1:])
-        for windows in torch.arange(VALIDATION_WINDOWS, device="cuda").split(MICRO_BATCH)
+        for windows in torch.arange(VALIDATION_WINDOWS, device=DEVICE).split(MICRO_BATCH)
         for rows in [Text.rows(text.validation, windows)]
     ]
     contender.module.train()
@@ -148,7 +154,7 @@ def train(contender: Contender, text: Text, seed: int, steps: int, evaluations: 
     prepare(contender, text)
     marks = {round(steps * part / evaluations) for part in range(1, evaluations + 1)}
     spent = 0.0
-    torch.cuda.synchronize()
+    synchronize()
     began = time.perf_counter()
     for step in range(stop or steps):
         for group, peak in zip(contender.optimizer.param_groups, peaks, strict=True):
@@ -160,12 +166,12 @@ def train(contender: Contender, text: Text, seed: int, steps: int, evaluations: 
         contender.optimizer.step()
         contender.optimizer.zero_grad()
         if step + 1 in marks:
-            torch.cuda.synchronize()
+            synchronize()
             spent += time.perf_counter() - began
             run.steps.append(step + 1)
             run.seconds.append(spent)
             run.losses.append(validation_loss(contender, text))
-            torch.cuda.synchronize()
+            synchronize()
             began = time.perf_counter()
     for group, peak in zip(contender.optimizer.param_groups, peaks, strict=True):
         group["lr"] = peak
@@ -175,7 +181,7 @@ def train(contender: Contender, text: Text, seed: int, steps: int, evaluations: 
 
 def prepare(contender: Contender, text: Text) -> None:
     """Run a micro-batch without an update, so that what it compiles, tunes or records is not part of the training time."""
-    rows = Text.rows(text.train, torch.arange(min(MICRO_BATCH, contender.batch_tokens // LENGTH), device="cuda"))
+    rows = Text.rows(text.train, torch.arange(min(MICRO_BATCH, contender.batch_tokens // LENGTH), device=DEVICE))
     for _ in range(2):
         contender.loss(rows[:, :-1], rows[:, 1:]).backward()
     contender.optimizer.zero_grad()
@@ -234,12 +240,12 @@ class NanoGPT:
 
 
 def ours(words: list[str], seed: int) -> tuple[Contender, Config]:
-    config = compose([RECIPE, "trainer.device=cuda", f"seed={seed}", *words]).config
-    model = build_model(config.model, seed=seed).cuda()
-    path = choose_loss(config, "cuda")
-    assert path.kind == "fused"
+    config = compose([RECIPE, f"trainer.device={DEVICE}", f"seed={seed}", *words]).config
+    model = build_model(config.model, seed=seed).to(DEVICE)
+    path = choose_loss(config, DEVICE)
+    assert path.kind == "fused" or DEVICE == "cpu"
 
-    optimizer = make_optimizer(model, config.optimizer, fused=True)
+    optimizer = make_optimizer(model, config.optimizer, fused=DEVICE == "cuda")
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
         found, auxiliary = split_auxiliary(path.loss(model, x, y, None))  # a model in evaluation has no auxiliary loss
@@ -260,16 +266,16 @@ def ours(words: list[str], seed: int) -> tuple[Contender, Config]:
 
 def warm(contender: Contender, text: Text) -> float:
     """Run a few steps and return the seconds of one, at the end."""
-    rows = Text.rows(text.train, torch.arange(min(MICRO_BATCH, contender.batch_tokens // LENGTH), device="cuda"))
+    rows = Text.rows(text.train, torch.arange(min(MICRO_BATCH, contender.batch_tokens // LENGTH), device=DEVICE))
     for step in range(14):
         if step == 6:
-            torch.cuda.synchronize()
+            synchronize()
             began = time.perf_counter()
         contender.loss(rows[:, :-1], rows[:, 1:]).backward()
         nn.utils.clip_grad_norm_(contender.module.parameters(), contender.clip)
         contender.optimizer.step()
         contender.optimizer.zero_grad()
-    torch.cuda.synchronize()
+    synchronize()
     return (time.perf_counter() - began) / 8
 
 
