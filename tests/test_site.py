@@ -10,7 +10,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from typer.testing import CliRunner
 
+from skytrain.cli.main import app
 from tests.support.chromium import CHROMIUM, browser
 
 ROOT = Path(__file__).parents[1]
@@ -32,6 +34,23 @@ def test_every_page_is_in_the_navigation_and_every_entry_is_a_page(site: ModuleT
     generated = {"results.md", *(name for name in named if name.startswith("reference/"))}
     expected = pages | lessons | set(site.PAGES.values()) | generated
     assert named == expected, "name each page of docs/ once in the nav of zensical.toml"
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("no such setting", ["trainer.step=5"]),
+        ("holds no tokens of", []),
+        ("is not a multiple of", ["trainer.micro_batch=3"]),
+        ("do not divide over", ["data=synthetic", "parallel=ddp", "parallel.replicate=2", "--processes", "2"]),
+    ],
+)
+def test_troubleshooting_begins_with_messages_that_commands_print(
+    site: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str], message: str, words: list[str]
+) -> None:
+    done = CliRunner().invoke(app, ["train", "recipe=quickstart", f"store.root={tmp_path}", *words])
+    assert done.exit_code and message in f"{done.exception} {capfd.readouterr().err}"
+    assert f"`{message}" in (site.DOCS / "troubleshooting.md").read_text()
 
 
 def test_a_link_that_leaves_the_pages_leads_to_a_copy(site: ModuleType, tmp_path: Path, monkeypatch) -> None:
