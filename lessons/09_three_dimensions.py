@@ -14,7 +14,8 @@ from tools import check, compare_ours, run_ranks
 # %% [markdown]
 # ## A grid of ranks
 # Eight ranks as 2 stages x 2 shards x 2 tensor parts. The last axis is the fastest: ranks 0 and 1 differ only in
-# `tensor`, so they are neighbours, on the same machine. A rank talks only to those that differ from it in one axis.
+# `tensor`, so they are neighbours, on the same machine. A rank talks only to those that differ from it in exactly one
+# axis: rank 0 to 1 (tensor), 2 (shard) and 4 (pipeline).
 
 # %%
 sizes = {"pipeline": 2, "shard": 2, "tensor": 2}
@@ -82,7 +83,9 @@ for mesh in meshes:
 
 # %%
 planned = skytrain.plan("model=llama-3.1-8b", "trainer.tokens=1B", "budget.usd=2000")
+chosen = planned.rows()[0]
 print(planned.why)
+print(f"Its mesh is {chosen['mesh']}, with micro-batches of {chosen['micro_batch']}.")
 
 # %% [markdown]
 # ## Question

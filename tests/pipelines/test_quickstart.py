@@ -9,7 +9,7 @@ import torch
 from skytrain.config import compose
 from skytrain.pipelines.evaluate import LossRequest, evaluate
 from skytrain.pipelines.prepare import prepare
-from skytrain.pipelines.quickstart import quickstart
+from skytrain.pipelines.quickstart import _activation, quickstart
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent, read_metrics
 from skytrain.storage import open_store
@@ -46,7 +46,7 @@ def test_quickstart_goes_from_text_to_an_exported_model_that_transformers_loads(
     told = Notes()
     screen = quickstart(config, told).summary
     assert any("validation (o)" in note and "│" in note for note in told.notes)
-    for word in ("validation", "sample", "export", "Try next", "skytrain generate"):
+    for word in ("validation", "sample", "export", "Try next", "skytrain report", "skytrain generate"):
         assert word in screen
     store = open_store(str(tmp_path))
     (run,) = store.folders("runs/")
@@ -63,6 +63,19 @@ def test_quickstart_goes_from_text_to_an_exported_model_that_transformers_loads(
         torch.testing.assert_close(exported(ids)[..., : len(tokenizer)], found, atol=1e-5, rtol=0)
     assert list((tmp_path / "runs" / run / "tensorboard").glob("events.out.*"))
     assert quickstart(config, Silent()).summary == screen  # nothing is made twice
+
+
+def test_what_to_try_next_begins_with_the_environment_where_the_shell_does_not_know_it(tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setattr("sys.prefix", str(tmp_path))
+    monkeypatch.setenv("PATH", "")
+    assert _activation() == "", "not in an environment"
+    (tmp_path / "bin" / "activate").touch()
+    assert _activation() == f"\n  source {tmp_path}/bin/activate"
+    (command := tmp_path / "bin" / "skytrain").touch()
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    assert _activation() == "", "the command is found"
 
 
 def test_ctrl_c_ends_the_quickstart_and_the_same_command_finishes_it(tmp_path):

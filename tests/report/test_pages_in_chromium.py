@@ -12,8 +12,10 @@ from skytrain.pipelines.dashboard import open_dashboard
 from skytrain.pipelines.data import corpus_page
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.report import compare, report
+from skytrain.report import sweep_html
 from skytrain.runs import Silent, create_run, new_record
 from skytrain.storage import open_store
+from tests.report.test_sweep_page import make_report
 from tests.support.chromium import CHROMIUM, browser
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks" / "pages"))
@@ -81,6 +83,18 @@ def test_the_page_of_a_corpus_has_its_examples_side_by_side(tab, tmp_path, width
     assert tab.value("document.querySelectorAll('.pair pre').length") >= 2 and not tab.errors
     assert tab.value("document.querySelectorAll('.pair mark').length") >= 2 and not tab.value("document.images.length")
     assert tab.value("document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1400, False), (390, True)])
+def test_the_plots_of_a_sweep_can_be_read_on_a_phone_and_in_the_dark(tab, tmp_path, width, dark):
+    (path := tmp_path / "page.html").write_text(sweep_html(make_report()))
+    tab.open(path.as_uri(), width=width, dark=dark)
+    shown = (
+        "[...document.querySelectorAll('.plots svg')].map(each => [each.clientWidth, getComputedStyle(each).filter])"
+    )
+    plots = tab.value(shown)
+    assert len(plots) == 7 and all(wide >= 460 and (style != "none") == dark for wide, style in plots)
+    assert tab.value("document.documentElement.scrollWidth") == width and not tab.errors
 
 
 def test_hover_shows_the_values_and_a_drag_zooms_all_panels(tab, config, tmp_path):

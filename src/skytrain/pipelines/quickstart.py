@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,12 +59,18 @@ The whole pipeline works on this machine.
   sample      {_one_line(text)}
   export      {folder}: AutoModelForCausalLM.from_pretrained loads it
 
-Try next:
+Try next:{_activation()}
+  skytrain report
   skytrain generate --prompt "{PROMPT}"
   skytrain train recipe=quickstart trainer.steps=5000
   skytrain prepare data=text data.source.paths='my/*.txt' tokenizer=bpe-4k
-  skytrain config show recipe=quickstart
-  tensorboard --logdir {trained.url.removeprefix("file://")}/tensorboard""")
+  skytrain config show recipe=quickstart""")
+
+
+def _activation() -> str:
+    """Return the line that lets a shell find `skytrain`, where it cannot: `make quickstart` activates nothing."""
+    script = Path(sys.prefix) / "bin" / "activate"
+    return f"\n  source {script}" if shutil.which("skytrain") is None and script.exists() else ""
 
 
 def _one_line(text: str, length: int = 100) -> str:

@@ -32,6 +32,8 @@ tr.merged td { background: var(--merged); font-weight: 600; } td.best { color: v
 .tiles b { display: block; font-size: 1.25rem; } .note, .tiles span { color: var(--faint); }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 460px), 1fr)); gap: .5rem; }
 .plots svg { width: 100%; }
+@media (max-width: 640px) { .plots { overflow-x: auto; } .plots svg { width: 480px; } }
+@media (prefers-color-scheme: dark) { .plots svg { filter: invert(.9) hue-rotate(180deg); } }
 pre { background: var(--soft); padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 """
 CURVES_STYLE = """

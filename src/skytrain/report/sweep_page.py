@@ -152,10 +152,8 @@ def _spend(report: SweepReport) -> Plot:
     end = points[-1][0]
     layers = [
         PlotLayer("trials", points, "line", 0),
-        PlotLayer("with start-ups and measuring", [(end, money.spent_usd)], "dots", 1),
-        PlotLayer(
-            "budget without the final run", [(0.0, at := money.budget_usd - money.final_usd), (end, at)], "dashes", 2
-        ),
+        PlotLayer("all that was spent", [(end, money.spent_usd)], "dots", 1),
+        PlotLayer("budget of the search", [(0.0, at := money.budget_usd - money.final_usd), (end, at)], "dashes", 2),
     ]
     return Plot(
         title="spend of the search",
