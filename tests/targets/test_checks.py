@@ -269,10 +269,10 @@ def test_a_closed_network_needs_every_endpoint(ground: Ground) -> None:
         ec2.create_vpc_endpoint(
             VpcId=ground.vpc, ServiceName=f"com.amazonaws.us-east-2.{service}", VpcEndpointType="Interface"
         )
-    # Auto Scaling ends machines and starts their replacements.
+    # Auto Scaling ends machines and starts their replacements. Its endpoint is one of those with another name in China.
     assert "autoscaling" in found("endpoints", ground.preflight(closed_network=True)).text
     ec2.create_vpc_endpoint(
-        VpcId=ground.vpc, ServiceName="com.amazonaws.us-east-2.autoscaling", VpcEndpointType="Interface"
+        VpcId=ground.vpc, ServiceName="cn.com.amazonaws.us-east-2.autoscaling", VpcEndpointType="Interface"
     )
     assert found("endpoints", ground.preflight(closed_network=True)).verdict == "ok"
 

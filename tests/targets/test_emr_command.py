@@ -20,6 +20,7 @@ from skytrain.planning.catalog import packaged_catalog
 from skytrain.runs import launches_of
 from skytrain.targets import limits as launch_limits
 from skytrain.targets.emr import launch as launch_emr
+from skytrain.targets.emr.checks import emr_service
 from skytrain.targets.emr.costs import node_price
 from skytrain.targets.emr.environment import PackedEnvironment
 from skytrain.targets.emr.jobs import CHUNK_BYTES, LOG_CHUNKS, _end_of_log
@@ -46,6 +47,11 @@ LINKED = ("AWSServiceRoleForAmazonEMRServerless", "AWSServiceRoleForEMRCleanup")
 def trust(*services: str) -> str:
     statement = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": list(services)}}
     return json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+
+
+@pytest.mark.parametrize("region, end", [("us-east-2", ""), ("us-gov-west-1", ""), ("cn-northwest-1", ".cn")])
+def test_roles_of_clusters_trust_emr_by_its_name_in_their_partition(region: str, end: str) -> None:
+    assert emr_service(region) == f"elasticmapreduce.amazonaws.com{end}"
 
 
 class TypedEmr(Typed):

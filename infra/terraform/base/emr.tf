@@ -19,7 +19,7 @@ resource "aws_iam_role" "emr_service" {
     Statement = [{
       Effect    = "Allow"
       Action    = "sts:AssumeRole"
-      Principal = { Service = "elasticmapreduce.amazonaws.com" }
+      Principal = { Service = local.emr_service }
       Condition = { StringEquals = { "aws:SourceAccount" = local.account_id } }
     }]
   })
@@ -49,7 +49,7 @@ resource "aws_iam_policy" "emr_service" {
         Effect    = "Allow"
         Action    = "iam:PassRole"
         Resource  = [local.prepare_role_arn, local.run_roles_arn]
-        Condition = { StringEquals = { "iam:PassedToService" = "ec2.amazonaws.com" } }
+        Condition = { StringEquals = { "iam:PassedToService" = local.ec2_services } }
       },
       { # RunJobFlow itself knows no types of machines.
         Sid       = "NoOtherFamilies"

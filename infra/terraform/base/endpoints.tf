@@ -51,7 +51,7 @@ locals {
     )
   }
 
-  # What a machine of a run calls. The names are those of the services in com.amazonaws.REGION.NAME.
+  # What a machine of a run calls.
   interface_services = concat(
     ["autoscaling", "ec2", "ec2messages", "ecr.api", "ecr.dkr", "kms", "logs", "monitoring", "ssm", "ssmmessages", "sts"],
     length(local.secret_names) > 0 ? ["secretsmanager"] : [],
@@ -59,11 +59,22 @@ locals {
   endpoint_subnets = [for zone in slice(local.zones, 0, min(var.interface_endpoint_zones, length(local.zones))) : aws_subnet.private[zone].id]
 }
 
+# An interface endpoint is com.amazonaws.REGION.SERVICE; in China some begin with "cn.", and only AWS's list says which.
+data "aws_vpc_endpoint_service" "china" {
+  for_each = local.partition == "aws-cn" && var.interface_endpoints ? toset(local.interface_services) : []
+
+  service_type = "Interface"
+  filter {
+    name   = "service-name"
+    values = [for start in ["", "cn."] : "${start}com.amazonaws.${var.region}.${each.key}"]
+  }
+}
+
 resource "aws_vpc_endpoint" "interface" {
   for_each = var.interface_endpoints ? toset(local.interface_services) : []
 
   vpc_id              = aws_vpc.main.id
-  service_name        = "com.amazonaws.${var.region}.${each.key}"
+  service_name        = local.partition == "aws-cn" ? data.aws_vpc_endpoint_service.china[each.key].service_name : "com.amazonaws.${var.region}.${each.key}"
   vpc_endpoint_type   = "Interface"
   private_dns_enabled = true
   subnet_ids          = local.endpoint_subnets

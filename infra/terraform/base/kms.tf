@@ -44,7 +44,7 @@ resource "aws_kms_key" "main" {
         {
           Sid       = "LogGroups"
           Effect    = "Allow"
-          Principal = { Service = "logs.${var.region}.amazonaws.com" }
+          Principal = { Service = "logs.${var.region}.${local.dns_suffix}" }
           Action    = ["kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:DescribeKey"]
           Resource  = "*"
           Condition = {
@@ -77,7 +77,7 @@ resource "aws_kms_key" "main" {
             ArnLike = { "aws:PrincipalArn" = "arn:${local.partition}:iam::${local.account_id}:role/aws-service-role/s3.data-source.lustre.fsx.amazonaws.com/AWSServiceRoleForFSxS3Access_*" }
             StringEquals = {
               "kms:CallerAccount" = local.account_id
-              "kms:ViaService"    = "s3.${var.region}.amazonaws.com"
+              "kms:ViaService"    = local.via.s3
             }
             StringLike = { "kms:EncryptionContext:aws:s3:arn" = [local.bucket_arn, "${local.bucket_arn}/*"] }
           }

@@ -15,6 +15,17 @@ data "aws_availability_zones" "available" {
 locals {
   account_id = data.aws_caller_identity.current.account_id
   partition  = data.aws_partition.current.partition
+  # Names of services in policies end in amazonaws.com in every partition, but for some: EMR's and CloudWatch Logs' in
+  # China end as addresses do there. Where AWS documents both ends, policies name both.
+  dns_suffix   = data.aws_partition.current.dns_suffix
+  suffixes     = distinct(["amazonaws.com", local.dns_suffix])
+  ec2_services = [for suffix in local.suffixes : "ec2.${suffix}"]
+  emr_service  = local.partition == "aws-cn" ? "elasticmapreduce.${local.dns_suffix}" : "elasticmapreduce.amazonaws.com"
+  # A request that a service makes to KMS for somebody.
+  via = {
+    for service in ["ec2", "s3", "secretsmanager", "ssm"] :
+    service => [for suffix in local.suffixes : "${service}.${var.region}.${suffix}"]
+  }
   # Some regions have two zones, and some show an account two of their three.
   zones_of_region = data.aws_availability_zones.available.names
 

@@ -20,9 +20,9 @@ locals {
   # Listing with the prefix "PROJECT" would also show "PROJECT2/...", so the slash belongs to the prefix.
   if_listing_the_project = { StringLike = { "s3:prefix" = "${var.project}/*" } }
 
-  if_key_used_through_s3  = { StringEquals = { "kms:ViaService" = "s3.${var.region}.amazonaws.com" } }
-  if_key_used_through_ssm = { StringEquals = { "kms:ViaService" = "ssm.${var.region}.amazonaws.com" } }
-  if_key_used_through_ec2 = { StringEquals = { "kms:ViaService" = "ec2.${var.region}.amazonaws.com" } }
+  if_key_used_through_s3  = { StringEquals = { "kms:ViaService" = local.via.s3 } }
+  if_key_used_through_ssm = { StringEquals = { "kms:ViaService" = local.via.ssm } }
+  if_key_used_through_ec2 = { StringEquals = { "kms:ViaService" = local.via.ec2 } }
 
   readable_arns = flatten([
     for bucket in var.readable_buckets : ["arn:${local.partition}:s3:::${bucket}", "arn:${local.partition}:s3:::${bucket}/*"]

@@ -173,7 +173,7 @@ resource "aws_iam_policy" "operator_launch" {
         Effect    = "Allow"
         Action    = "iam:PassRole"
         Resource  = local.machine_role_arns
-        Condition = { StringEquals = { "iam:PassedToService" = "ec2.amazonaws.com" } }
+        Condition = { StringEquals = { "iam:PassedToService" = local.ec2_services } }
       },
       {
         Sid    = "RolesThatAwsMakesForItself"
@@ -514,7 +514,7 @@ resource "aws_iam_policy" "operator_emr" {
         Effect    = "Allow"
         Action    = "iam:PassRole"
         Resource  = local.emr_service_role_arn
-        Condition = { StringEquals = { "iam:PassedToService" = "elasticmapreduce.amazonaws.com" } }
+        Condition = { StringEquals = { "iam:PassedToService" = local.emr_service } }
       },
     ]
   })

@@ -7,7 +7,7 @@ locals {
   has_secrets     = length(var.secrets) > 0
 
   if_key_used_for_secrets = {
-    StringEquals = { "kms:ViaService" = [for service in ["secretsmanager", "ssm"] : "${service}.${var.region}.amazonaws.com"] }
+    StringEquals = { "kms:ViaService" = concat(local.via.secretsmanager, local.via.ssm) }
   }
 
   # Secrets Manager adds a hyphen and six characters of its own to a name.

@@ -124,14 +124,14 @@ resource "aws_iam_policy" "karpenter_nodes" {
         Effect    = "Allow"
         Action    = "iam:PassRole"
         Resource  = aws_iam_role.node.arn
-        Condition = { StringEquals = { "iam:PassedToService" = "ec2.amazonaws.com" } }
+        Condition = { StringEquals = { "iam:PassedToService" = [for suffix in local.suffixes : "ec2.${suffix}"] } }
       },
       {
         Sid       = "EncryptVolumes"
         Effect    = "Allow"
         Action    = ["kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext", "kms:ReEncryptFrom", "kms:ReEncryptTo"]
         Resource  = var.base.kms_key_arn
-        Condition = { StringEquals = { "kms:ViaService" = "ec2.${local.region}.amazonaws.com" } }
+        Condition = { StringEquals = { "kms:ViaService" = local.via_ec2 } }
       },
       {
         Sid      = "GrantsForVolumes"
@@ -140,7 +140,7 @@ resource "aws_iam_policy" "karpenter_nodes" {
         Resource = var.base.kms_key_arn
         Condition = {
           Bool         = { "kms:GrantIsForAWSResource" = "true" }
-          StringEquals = { "kms:ViaService" = "ec2.${local.region}.amazonaws.com" }
+          StringEquals = { "kms:ViaService" = local.via_ec2 }
         }
       },
     ]

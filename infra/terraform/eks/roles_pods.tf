@@ -88,7 +88,7 @@ resource "aws_iam_role_policy" "ebs_key" {
         Effect    = "Allow"
         Action    = ["kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext", "kms:ReEncryptFrom", "kms:ReEncryptTo"]
         Resource  = var.base.kms_key_arn
-        Condition = { StringEquals = { "kms:ViaService" = "ec2.${local.region}.amazonaws.com" } }
+        Condition = { StringEquals = { "kms:ViaService" = local.via_ec2 } }
       },
       {
         Sid       = "GrantsForVolumes"

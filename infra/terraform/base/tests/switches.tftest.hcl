@@ -237,3 +237,58 @@ run "machines_of_a_version_before_go_on" {
     error_message = "No launch attaches what is shared."
   }
 }
+
+run "china" {
+  command = plan
+
+  override_data {
+    target = data.aws_partition.current
+    values = { partition = "aws-cn", dns_suffix = "amazonaws.com.cn" }
+  }
+
+  override_data {
+    target = data.aws_availability_zones.available
+    values = { names = ["cn-northwest-1a", "cn-northwest-1b", "cn-northwest-1c"] }
+  }
+
+  override_data {
+    target = data.aws_vpc_endpoint_service.china["ec2"]
+    values = { service_name = "cn.com.amazonaws.cn-northwest-1.ec2" }
+  }
+
+  override_data {
+    target = data.aws_vpc_endpoint_service.china["ssm"]
+    values = { service_name = "com.amazonaws.cn-northwest-1.ssm" }
+  }
+
+  variables {
+    region              = "cn-northwest-1"
+    emr                 = true
+    interface_endpoints = true
+  }
+
+  assert {
+    condition = (
+      [for each in jsondecode(aws_kms_key.main.policy).Statement : each.Principal.Service if each.Sid == "LogGroups"] == ["logs.cn-northwest-1.amazonaws.com.cn"] &&
+      jsondecode(aws_iam_role.emr_service[0].assume_role_policy).Statement[0].Principal.Service == "elasticmapreduce.amazonaws.com.cn"
+    )
+    error_message = "In China, CloudWatch Logs and EMR have names of their own."
+  }
+
+  assert {
+    condition = (
+      contains(local.if_key_used_through_s3.StringEquals["kms:ViaService"], "s3.cn-northwest-1.amazonaws.com.cn") &&
+      contains(local.ec2_services, "ec2.amazonaws.com.cn")
+    )
+    error_message = "In China, KMS and IAM name services with that country's end."
+  }
+
+  assert {
+    condition = (
+      aws_vpc_endpoint.interface["ec2"].service_name == "cn.com.amazonaws.cn-northwest-1.ec2" &&
+      aws_vpc_endpoint.interface["ssm"].service_name == "com.amazonaws.cn-northwest-1.ssm" &&
+      aws_vpc_endpoint.s3.service_name == "com.amazonaws.cn-northwest-1.s3"
+    )
+    error_message = "Some endpoints in China begin with cn., as AWS's list says."
+  }
+}

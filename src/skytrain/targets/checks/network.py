@@ -74,7 +74,8 @@ def endpoints(preflight: Preflight) -> str:
     session = preflight.session
     vpc = next(iter(_subnets(preflight).values()))["VpcId"]
     named = {"Filters": [{"Name": "vpc-id", "Values": [vpc]}]}
-    there = {one["ServiceName"] for one in session.items(Call("ec2", "DescribeVpcEndpoints", named), "VpcEndpoints")}
+    described = session.items(Call("ec2", "DescribeVpcEndpoints", named), "VpcEndpoints")
+    there = {one["ServiceName"].removeprefix("cn.") for one in described}  # as some begin in China
     wanted = {service: f"com.amazonaws.{session.region}.{service}" for service in CLOSED_SERVICES}
     missing = [service for service, name in wanted.items() if name not in there]
     if missing:

@@ -6,6 +6,7 @@ from collections import Counter
 
 from ...aws import Call, CloudError, offered_zones, quota_page
 from ...planning import Market, quota_code
+from ...storage import partition_of
 from ..checks import Check, Failed, NotChecked, Preflight, account_checks
 from ..checks.account import find_role, trusts
 from ..checks.quota import QUOTA_ACTIONS, held_vcpus, used_vcpus
@@ -20,6 +21,12 @@ SERVICE_ROLES = {
 VCPU_QUOTA = "Max concurrent vCPUs per account"
 
 
+def emr_service(region: str) -> str:
+    """Return EMR's name in policies, which alone among the services of machines ends in China as addresses there do."""
+    partition = partition_of(region)
+    return f"elasticmapreduce.{partition.addresses if partition.name == 'aws-cn' else 'amazonaws.com'}"
+
+
 def role(preflight: Preflight) -> str:
     """Check that EMR may assume the roles of the job."""
     roles = preflight.config.cloud.roles
@@ -27,7 +34,7 @@ def role(preflight: Preflight) -> str:
         wanted = {needed(roles.prepare, "roles.prepare"): "emr-serverless.amazonaws.com"}
     else:
         wanted = {
-            needed(roles.emr_service, "roles.emr_service"): "elasticmapreduce.amazonaws.com",
+            needed(roles.emr_service, "roles.emr_service"): emr_service(preflight.session.region),
             needed(roles.prepare, "roles.prepare"): "ec2.amazonaws.com",
         }
     for arn, service in wanted.items():

@@ -4,7 +4,7 @@ mock_data "aws_caller_identity" {
   defaults = { account_id = "123456789012" }
 }
 mock_data "aws_partition" {
-  defaults = { partition = "aws" }
+  defaults = { partition = "aws", dns_suffix = "amazonaws.com" }
 }
 mock_data "aws_availability_zones" {
   defaults = { names = ["us-east-2a", "us-east-2b", "us-east-2c", "us-east-2d"] }

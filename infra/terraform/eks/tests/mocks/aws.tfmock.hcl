@@ -1,7 +1,7 @@
 # What a provider without an account answers.
 
 mock_data "aws_partition" {
-  defaults = { partition = "aws" }
+  defaults = { partition = "aws", dns_suffix = "amazonaws.com" }
 }
 mock_data "aws_eks_addon_version" {
   defaults = { version = "v1.2.3-eksbuild.1" }
