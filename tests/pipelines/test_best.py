@@ -41,6 +41,14 @@ def test_more_money_is_never_worse_and_a_cent_hardly_matters(tmp_path: Path) -> 
     assert 0 <= answer.choice.forecast.loss - cent < 0.001
 
 
+def test_a_row_of_the_frontier_is_the_answer_for_its_budget(tmp_path: Path) -> None:
+    # The choice is the best of all sizes near the optimum; the other rows are found by walking towards it.
+    rows = {row.budget_usd: row for row in best(tmp_path, 40).frontier}
+    for usd in (10, 160):
+        answer = best(tmp_path, usd).choice
+        assert (rows[usd].model, rows[usd].tokens) == (answer.model, answer.tokens)
+
+
 def test_serving_and_a_limit_make_the_model_smaller(tmp_path: Path) -> None:
     plain = best(tmp_path, 40).choice
     served = best(tmp_path, 40, "plan.serve_tokens=3B").choice

@@ -347,8 +347,9 @@ class _Search:
     def _tried(self, budget: float, below: float | None) -> list[BestRow]:
         """Return rows of sizes around the optimum, smallest first; with `below` only those that may be the lowest.
 
-        The sizes that are tried first follow from a rough sum. While the best of them is the smallest or the largest,
-        the next ones are tried too: a deadline, or the price of booting, may move the optimum far.
+        The sizes that are tried first follow from a rough sum: all near its optimum, or with `below` the nearest that
+        the budget buys. While the best of them is the smallest or the largest, the next ones are tried too: a deadline,
+        or the price of booting, may move the optimum far.
         """
         sizes, middle = self._sizes(budget)
         parameters = [decoder_size(model).parameters for model in sizes]
@@ -364,6 +365,8 @@ class _Search:
 
         for n in sorted(near, key=lambda n: abs(math.log(parameters[n] / middle))):
             attempt(n)
+            if below is not None and math.isfinite(losses[n]):
+                break
         while losses:
             best = min(losses, key=lambda n: losses[n])
             step = -1 if best == min(losses) else 1 if best == max(losses) else 0
