@@ -190,6 +190,10 @@ def test_a_users_file_that_is_no_yaml_is_named_with_its_line(tmp_path):
         (["trai ner.steps=<"], ["'trai ner.steps=<'", "key=value"]),
         (["trainer.loggers=[tensorbord]"], ["tensorbord", "tensorboard"]),
         (["store.kms_key=abc"], ["store.kms_key", "store.sse=kms"]),
+        (
+            ["evaluation.tasks=[hellaswagg]"],
+            ["evaluation.tasks", "'hellaswagg' is not a task", "did you mean hellaswag?"],
+        ),
     ],
 )
 def test_a_mistake_is_answered_with_key_value_and_a_way_out(overrides, parts):

@@ -10,6 +10,7 @@ from .capabilities import COMBINATION_RULES, Setup, check_setup
 from .errors import ConfigError, nearest
 from .mesh import assumed_mesh, check_degrees
 from .schema import Config, DecoderConfig, ExpertsConfig, LatentConfig, has_layers
+from .tasks import check_task_names
 
 EXPERT_MULTIPLE = (
     8  # of the sizes of experts' matrices: rows of grouped products begin at multiples of 16 bytes, in bf16 too
@@ -43,6 +44,7 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
                 f"{logger!r}: no such logger",
                 f"{f'did you mean {guess}? ' if guess else ''}{', '.join(LOGGERS)}, or package.module.Class",
             )
+    check_task_names(config.evaluation)
     near = config.data.near_dedup
     if near.permutations is not None and near.permutations < near.bands * near.rows:
         raise fail(

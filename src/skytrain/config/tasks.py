@@ -17,6 +17,7 @@ from .typed import build
 TEXT_FILES = (".txt", ".md")
 RECORD_FILES = (".jsonl", ".json", ".parquet")
 LLMC_FILE = ".bin"
+TASK_FILES = (".yaml", *TEXT_FILES, *RECORD_FILES, LLMC_FILE)
 KEY = "evaluation.tasks"
 FINISH_TASKS = ("hellaswag",)
 
@@ -58,10 +59,18 @@ def find_tasks(evaluation: EvaluationConfig) -> list[NamedTask]:
     return tasks
 
 
+def check_task_names(evaluation: EvaluationConfig) -> None:
+    """Raise for a name that no task can have. Files are not looked for: another machine may be the one that has them."""
+    if evaluation.folder is None:
+        for entry in evaluation.tasks:
+            if Path(entry).suffix not in TASK_FILES:
+                _find(entry, evaluation)
+
+
 def _find(entry: str, evaluation: EvaluationConfig) -> NamedTask:
     """Return the task of a file, or of a name: a file in `evaluation.folder`, a built-in task, or data that is given for it."""
     path = Path(entry).expanduser()
-    if path.suffix in (".yaml", *TEXT_FILES, *RECORD_FILES, LLMC_FILE):
+    if path.suffix in TASK_FILES:
         if not path.exists():
             raise ConfigError(KEY, f"{entry}: no such file")
         return _from_file(path, path.stem, evaluation)
