@@ -31,7 +31,15 @@ def config(tmp_path):
     config = tiny_config(tmp_path / "store")
     store = open_store(config.store)
     create_run(
-        store, new_record(config, name="r", data={}, tokenizer_id="x", parameters=894_000, hardware={"gpu": "<b>"})
+        store,
+        new_record(
+            config,
+            name="r",
+            data={f"tokens/{config.data.name}/v1/x/train": "0123456789abcdef"},
+            tokenizer_id="x",
+            parameters=894_000,
+            hardware={"gpu": "<b>"},
+        ),
     )
     for attempt, steps in enumerate((range(1, 21), range(11, 31))):
         assert claim_attempt(store, "r", mesh="single", world_size=1) == attempt
@@ -96,6 +104,9 @@ def test_the_page_of_a_run_tells_how_it_went(config):
     assert "Once <upon> a time" in words and "gpu <b>" in words  # as text, not as HTML
     assert not re.search(r"(src|href)=|https?://(?!www.w3.org)", written.html), "it needs nothing from the network"
     assert "layer | busiest expert / mean | entropy / largest | dropped | step | 1 | 1.5 | 0.75 | 0 | 30" in words
+    made = "Synthetic, tokens 20K, document_tokens 200, distribution zipf"
+    source = f"source | {made} | data | tokens/{config.data.name}/v1/x/train (0123456789ab) | tokenizer | x"
+    assert f"weights | new weights | {source}" in words, "from sources to weights"
     titles = [panel["title"] for panel in data_of(written.html)["panels"]]
     of_experts = ["busiest expert, worst layer", "evenness of experts, worst layer", "dropped rows, worst layer"]
     first = ["validation loss", "training loss", "hellaswag, harness_acc", "spend", "MFU", "learning rate"]

@@ -69,11 +69,26 @@ def _run_curves(store: Store, record: RunRecord, status: RunStatus, metrics: Seq
 
 
 def lineage(record: RunRecord) -> list[tuple[str, str]]:
-    """Return what the weights came from: other weights, data with the hash of its manifest, and the tokenizer."""
+    """Return what the weights came from: other weights, sources, data with the hash of its manifest, the tokenizer."""
     parents = record.merged_from or [record.parent or record.started_from or "new weights"]
-    rows = [("weights", ", ".join(map(str, parents)))]
+    rows = [("weights", ", ".join(map(str, parents))), *_sources(record)]
     rows += [("data", f"{prefix} ({digest[:12]})") for prefix, digest in record.data.items()]
     return [*rows, ("tokenizer", str(record.tokenizer_id))]
+
+
+def _sources(record: RunRecord) -> list[tuple[str, str]]:
+    """Return where the documents came from, if the run's own settings made its data."""
+    data = record.config.get("data")
+    if not isinstance(data, Mapping) or not any(
+        str(each).startswith(f"tokens/{data.get('name')}/") for each in record.data
+    ):
+        return []
+    source = data.get("source")
+    if not isinstance(source, Mapping):
+        return []
+    given = source.get("args")
+    words = [f"{name} {value}" for name, value in given.items() if value] if isinstance(given, Mapping) else []
+    return [("source", ", ".join([str(source.get("target")).rpartition(".")[2], *words]))]
 
 
 def _spans(store: Store, name: str, status: RunStatus) -> Iterator[AttemptSpan]:
