@@ -32,6 +32,7 @@ TITLES = {  # in the order of the page; all other metrics follow under their own
     "perf/memory_gb": ("memory", "GB"),
     "perf/data_wait_ms": ("wait for data", "ms"),
     "perf/straggler_ratio": ("slowest rank", "times the median"),
+    "cost/usd_per_btok": ("price of tokens", "dollars per billion"),
     "val/perplexity": ("validation perplexity", ""),
     "cost/projected_usd": ("projected spend at the end", "dollars"),
     "moe/load_max": ("busiest expert, worst layer", "times the mean load"),
