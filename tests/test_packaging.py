@@ -11,10 +11,12 @@ import tarfile
 import tomllib
 import venv
 import zipfile
+from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.specifiers import SpecifierSet
 
 import skytrain
 
@@ -27,6 +29,31 @@ BORROWED = "skytrain-tests-borrowed.pth"
 def test_the_version_is_the_same_everywhere() -> None:
     assert PROJECT["version"] == skytrain.__version__
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == skytrain.__version__
+
+
+def pinned() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return dict(line.split("==") for line in lines if "==" in line)
+
+
+def test_the_pinned_triton_is_the_one_that_torch_from_pypi_asks_for() -> None:
+    """Its wheels for Linux ask for exactly one; wheels for CPUs, which tests may run with, ask for none."""
+    versions = pinned()
+    asked = {"2.13.0": "3.7.1"}  # by torch; `uv pip compile` shows it
+    assert versions["triton"] == asked[versions["torch"]]
+
+
+def test_every_pinned_version_supports_the_oldest_python_that_the_project_names() -> None:
+    oldest = PROJECT["requires-python"].removeprefix(">=") + ".0"
+    refused = []
+    for name, version in pinned().items():
+        try:
+            found = metadata(name)
+        except PackageNotFoundError:  # of an extra that is not installed here
+            continue
+        if found["Version"] == version and not SpecifierSet(found["Requires-Python"] or "").contains(oldest):
+            refused.append(f"{name} {version} needs Python {found['Requires-Python']}")
+    assert refused == []
 
 
 def test_workflows_and_templates_can_be_read_and_name_targets_that_exist() -> None:
