@@ -7,7 +7,7 @@ import pytest
 
 from skytrain.config import SkytrainError, compose, format_count
 from skytrain.pipelines.best import BestAnswer, best_as_json, best_plan, own_runs, rest_of_budget
-from skytrain.planning import LossForecaster, PlanRequest, decoder_size, read_plan, recipe_efficiency
+from skytrain.planning import LossForecaster, PlanRequest, batch_for, decoder_size, read_plan, recipe_efficiency
 from skytrain.planning.loss_laws import OPEN_RUNS
 from skytrain.runs import MetricsWriter, claim_attempt, create_run, new_record
 from skytrain.storage import open_store
@@ -127,6 +127,19 @@ def test_more_money_is_never_worse_before_a_deadline(tmp_path: Path) -> None:
     losses = [row.forecast.loss for row in answer.frontier]
     assert losses == sorted(losses, reverse=True)
     assert all(row.purchase.estimate.hours_p90 <= 3 for row in answer.frontier)
+
+
+def test_a_short_deadline_leaves_tokens_for_a_small_model_and_a_small_batch(tmp_path: Path) -> None:
+    """Dollars and FLOPs alone would suggest a model of 65 billion parameters, and steps of millions of tokens."""
+    request = PlanRequest(deadline_hours=1.0, instance="g5.12xlarge", market="on-demand", region="us-east-1")
+    words = ["recipe=gpt2-124m-openwebtext", "plan.data_tokens=10M", f"store.root={tmp_path}/store"]
+    less, more = (
+        best_plan([*words, f"budget.usd={usd}"], [], replace(request, budget_usd=usd), tmp_path / "plan.json").choice
+        for usd in (60.0, 500.0)
+    )
+    assert more.forecast.loss <= less.forecast.loss
+    assert more.size.parameters < 2e9
+    assert more.config.trainer.batch_tokens <= batch_for(more.tokens)
 
 
 def test_a_store_that_cannot_be_read_is_said_and_the_public_law_decides(tmp_path: Path) -> None:

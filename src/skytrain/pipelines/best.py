@@ -69,7 +69,7 @@ RECIPES = ("modern-124m", "gpt2-124m-openwebtext")  # that are compared where th
 # The text of the answer where the user names none: large enough for any budget here.
 TEXT = ("data=fineweb", "data.source.files=sample/350BT/*.parquet", "plan.data_tokens=350B")
 SPREAD = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)  # of the budget: rows of the frontier
-NEAR = (1 / 3, 2.5)  # of the size that a rough sum calls best: what is tried
+NEAR = (1 / 3, 2.5)  # of the chosen size: what is shown beside it
 MACHINES = 6  # cheapest per effective FLOP in each market: what is tried, unless the request names one
 MANY_EPOCHS = 16.0  # about as many as repetitions after which their worth has fallen to a third
 MOST_MOVED = 4.0  # a recipe's rate is moved by at most this factor: the law was fitted on 200M to 1B parameters
@@ -160,8 +160,7 @@ def best_plan(words: Sequence[str], config_dirs: Sequence[Path], request: PlanRe
     """Return the best model for the budget. Its plan is written to `out`."""
     choice, search = _best_now(words, config_dirs, request)
     budget = choice.budget_usd
-    of_recipe = search.rows(budget)
-    choice = min(of_recipe, key=lambda row: row.forecast.loss)
+    of_recipe = search.rows(budget, choice)
     frontier = _never_worse([choice if share == 1 else search.best(share * budget) for share in SPREAD])
     within = [row for row in frontier if row.budget_usd <= budget]
     if within[-1] is not choice:  # before a deadline, what less money buys may be the best
@@ -336,69 +335,68 @@ class _Search:
         self._rows: dict[tuple[DecoderConfig, float], BestRow | None] = {}
 
     def best(self, budget: float, below: float = math.inf) -> BestRow | None:
-        """Return the lowest loss that the budget buys; None where that is not below the given one."""
-        rows = [row for row in self._tried(budget, below) if row.forecast.loss < below]
-        return min(rows, key=lambda row: row.forecast.loss, default=None)
+        """Return the lowest loss that the budget buys; None where that is not below the given one.
 
-    def rows(self, budget: float) -> list[BestRow]:
-        """Return the best of every size around the optimum, smallest first, without those that the budget does not buy."""
-        return self._tried(budget, None)
-
-    def _tried(self, budget: float, below: float | None) -> list[BestRow]:
-        """Return rows of sizes around the optimum, smallest first; with `below` only those that may be the lowest.
-
-        The sizes that are tried first follow from a rough sum: all near its optimum, or with `below` the nearest that
-        the budget buys. While the best of them is the smallest or the largest, the next ones are tried too: a deadline,
-        or the price of booting, may move the optimum far.
+        Sizes are tried in the order of a loss that they surely have at least, until that is no longer below the best:
+        a deadline, or the price of booting, moves the optimum far from what dollars and FLOPs suggest.
         """
-        sizes, middle = self._sizes(budget)
-        parameters = [decoder_size(model).parameters for model in sizes]
-        near = [n for n, count in enumerate(parameters) if NEAR[0] * middle <= count <= NEAR[1] * middle]
-        losses: dict[int, float] = {}
-        rows: dict[int, BestRow] = {}
-
-        def attempt(n: int) -> None:
-            lowest = None if below is None else min([below, *(row.forecast.loss for row in rows.values())])
-            row, losses[n] = self._row(sizes[n], budget, lowest)
-            if row is not None:
-                rows[n] = row
-
-        for n in sorted(near, key=lambda n: abs(math.log(parameters[n] / middle))):
-            attempt(n)
-            if below is not None and math.isfinite(losses[n]):
-                break
-        while losses:
-            best = min(losses, key=lambda n: losses[n])
-            step = -1 if best == min(losses) else 1 if best == max(losses) else 0
-            if not step or not 0 <= best + step < len(sizes):
-                break
-            attempt(best + step)
-        return [row for _, row in sorted(rows.items())]
-
-    def _row(self, model: DecoderConfig, budget: float, below: float | None) -> tuple[BestRow | None, float]:
-        """Return the best of one size and its loss.
-
-        None if the budget does not buy it, or if no machine could bring it below the given loss: then with a loss that
-        it surely has at least.
-        """
-        serving = self._serving_usd(model)
-        usd = budget - serving
-        batch = batch_for(rough_tokens(model, self.composed.config.trainer.sequence_length, usd, self.cheapest))
-        config = self._sized(model, batch)
-        offering = self._offering(config, model)
-        size = decoder_size(model)
-        if below is not None:
-            most = max((one[0] for one in at_most(offering, usd, self.deadline)), default=0.0)
-            least = self.forecaster.loss(size, useful_tokens(most, self.distinct)) if most > 0 else math.inf
+        best: BestRow | None = None
+        for least, model in sorted(self._bounds(budget), key=lambda one: one[0]):
             if least >= below:
-                return None, least
-        if (model, budget) not in self._rows:
-            purchase = best_purchase(config, offering, usd, self.deadline)
-            self._rows[model, budget] = None if purchase is None else self._row_of(config, budget, serving, purchase)
-        row = self._rows[model, budget]
-        return row, math.inf if row is None else row.forecast.loss
+                break
+            row = self._row(model, budget)
+            if row is not None and row.forecast.loss < below:
+                best, below = row, row.forecast.loss
+        return best
 
-    def _row_of(self, config: Config, budget: float, serving_usd: float, purchase: Purchase) -> BestRow:
+    def rows(self, budget: float, choice: BestRow) -> list[BestRow]:
+        """Return the best of every size near the choice, smallest first, without those that the budget does not buy."""
+        middle = choice.size.parameters
+        near = [
+            model
+            for model in self._sizes(budget)
+            if NEAR[0] * middle <= decoder_size(model).parameters <= NEAR[1] * middle
+        ]
+        return [row for model in near if (row := self._row(model, budget)) is not None]
+
+    def _bounds(self, budget: float) -> Iterator[tuple[float, DecoderConfig]]:
+        """Yield each size that may be bought, with a loss below which no machine can bring it."""
+        for model in self._sizes(budget):
+            usd = budget - self._serving_usd(model)
+            offering = self._offering(self._sized(model, self._rough_batch(model, usd)), model)
+            most = max((one[0] for one in at_most(offering, usd, self.deadline)), default=0.0)
+            if most > 0:
+                yield self.forecaster.loss(decoder_size(model), useful_tokens(most, self.distinct)), model
+
+    def _row(self, model: DecoderConfig, budget: float) -> BestRow | None:
+        """Return the best of one size; None if the budget does not buy it."""
+        if (model, budget) not in self._rows:
+            serving = self._serving_usd(model)
+            bought = self._buy(model, budget - serving)
+            self._rows[model, budget] = None if bought is None else self._row_of(*bought, budget, serving)
+        return self._rows[model, budget]
+
+    def _buy(self, model: DecoderConfig, usd: float) -> tuple[Config, Purchase] | None:
+        """Return the most tokens that the dollars buy for a size, in steps of the batch that suits so many tokens.
+
+        A deadline, or overhead, may leave fewer tokens than the dollars suggest; smaller steps may leave fewer still.
+        """
+        batch = self._rough_batch(model, usd)
+        bought = None
+        while True:
+            config = self._sized(model, batch)
+            purchase = best_purchase(config, self._offering(config, model), usd, self.deadline)
+            if purchase is None:
+                return bought
+            bought = config, purchase
+            batch, before = batch_for(purchase.tokens), batch
+            if batch >= before:
+                return bought
+
+    def _rough_batch(self, model: DecoderConfig, usd: float) -> int:
+        return batch_for(rough_tokens(model, self.composed.config.trainer.sequence_length, usd, self.cheapest))
+
+    def _row_of(self, config: Config, purchase: Purchase, budget: float, serving_usd: float) -> BestRow:
         assert isinstance(config.model, DecoderConfig)
         size = decoder_size(config.model)
         tokens = useful_tokens(purchase.tokens, self.distinct)
@@ -469,20 +467,14 @@ class _Search:
         moved = math.exp(law(there) - law(here))
         return config.optimizer.lr * min(MOST_MOVED, max(1 / MOST_MOVED, moved))
 
-    def _sizes(self, budget: float) -> tuple[list[DecoderConfig], float]:
-        """Return the sizes that may be bought, and the best one's parameters at the cheapest price without overhead."""
+    def _sizes(self, budget: float) -> list[DecoderConfig]:
+        """Return the sizes that may be bought, smallest first."""
         most = self.composed.config.plan.most_parameters or math.inf
-        length = self.composed.config.trainer.sequence_length
-        rough = {}
-        for model in model_sizes(self.base):
-            size = decoder_size(model)
-            left = budget - self._serving_usd(model)
-            if size.parameters > most or left <= 0:
-                continue
-            tokens = useful_tokens(rough_tokens(model, length, left, self.cheapest), self.distinct)
-            rough[model] = self.forecaster.loss(size, tokens)
-        middle = decoder_size(min(rough, key=lambda model: rough[model])).parameters if rough else 0.0
-        return list(rough), middle
+        return [
+            model
+            for model in model_sizes(self.base)
+            if decoder_size(model).parameters <= most and budget > self._serving_usd(model)
+        ]
 
     def _sized(self, model: DecoderConfig, batch_tokens: int) -> Config:
         """Return the recipe with another model and batch, on all of the text."""
