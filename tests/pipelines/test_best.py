@@ -42,7 +42,7 @@ def test_more_money_is_never_worse_and_a_cent_hardly_matters(tmp_path: Path) -> 
 
 
 def test_a_row_of_the_frontier_is_the_answer_for_its_budget(tmp_path: Path) -> None:
-    # The choice is the best of all sizes near the optimum; the other rows are found by walking towards it.
+    # Beside the choice its neighbors are shown; for the other rows only sizes that may be the best are tried.
     rows = {row.budget_usd: row for row in best(tmp_path, 40).frontier}
     for usd in (10, 160):
         answer = best(tmp_path, usd).choice

@@ -71,6 +71,7 @@ TEXT = ("data=fineweb", "data.source.files=sample/350BT/*.parquet", "plan.data_t
 SPREAD = (1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0)  # of the budget: rows of the frontier
 NEAR = (1 / 3, 2.5)  # of the chosen size: what is shown beside it
 MACHINES = 6  # cheapest per effective FLOP in each market: what is tried, unless the request names one
+HARDLY = 0.5  # of the tokens that are possible
 MANY_EPOCHS = 16.0  # about as many as repetitions after which their worth has fallen to a third
 MOST_MOVED = 4.0  # a recipe's rate is moved by at most this factor: the law was fitted on 200M to 1B parameters
 
@@ -331,22 +332,39 @@ class _Search:
             if one.usd_per_effective_exaflop is not None
         )
         self.usd_per_served_flop = usd_per_served_flop(load_catalog(), config.model)
+        self._sellers = sellers()
         self._offerings: dict[tuple[DecoderConfig, int], Offering] = {}
         self._rows: dict[tuple[DecoderConfig, float], BestRow | None] = {}
 
     def best(self, budget: float, below: float = math.inf) -> BestRow | None:
         """Return the lowest loss that the budget buys; None where that is not below the given one.
 
-        Sizes are tried in the order of a loss that they surely have at least, until that is no longer below the best:
-        a deadline, or the price of booting, moves the optimum far from what dollars and FLOPs suggest.
+        What the tokens that are possible would give says where the best size is; its neighbors are tried until they are
+        no better. Where a deadline, boots or a slow network leave less than half of those tokens, every size is tried
+        that could be the best.
         """
+        possible = list(self._possible(budget))
+        lowest = below
         best: BestRow | None = None
-        for least, model in sorted(self._bounds(budget), key=lambda one: one[0]):
-            if least >= below:
-                break
-            row = self._row(model, budget)
-            if row is not None and row.forecast.loss < below:
-                best, below = row, row.forecast.loss
+
+        def attempt(n: int) -> bool:
+            """Return whether the search should go on in this direction."""
+            nonlocal best, lowest
+            least, _, model = possible[n]
+            row = self._row(model, budget) if least < lowest else None
+            better = row is not None and row.forecast.loss < lowest
+            if row is not None and better:
+                best, lowest = row, row.forecast.loss
+            return better or best is None
+
+        order = sorted(range(len(possible)), key=lambda n: possible[n][0])
+        if order:
+            attempt(order[0])
+            for side in (range(order[0] - 1, -1, -1), range(order[0] + 1, len(possible))):
+                any(not attempt(n) for n in side)
+        if best is None or best.tokens < HARDLY * next(most for _, most, model in possible if model == best.model):
+            for n in order:
+                attempt(n)
         return best
 
     def rows(self, budget: float, choice: BestRow) -> list[BestRow]:
@@ -359,14 +377,14 @@ class _Search:
         ]
         return [row for model in near if (row := self._row(model, budget)) is not None]
 
-    def _bounds(self, budget: float) -> Iterator[tuple[float, DecoderConfig]]:
-        """Yield each size that may be bought, with a loss below which no machine can bring it."""
+    def _possible(self, budget: float) -> Iterator[tuple[float, float, DecoderConfig]]:
+        """Yield each size that may be bought, smallest first, behind the tokens that it cannot exceed and their loss."""
         for model in self._sizes(budget):
             usd = budget - self._serving_usd(model)
             offering = self._offering(self._sized(model, self._rough_batch(model, usd)), model)
             most = max((one[0] for one in at_most(offering, usd, self.deadline)), default=0.0)
             if most > 0:
-                yield self.forecaster.loss(decoder_size(model), useful_tokens(most, self.distinct)), model
+                yield self.forecaster.loss(decoder_size(model), useful_tokens(most, self.distinct)), most, model
 
     def _row(self, model: DecoderConfig, budget: float) -> BestRow | None:
         """Return the best of one size; None if the budget does not buy it."""
@@ -489,7 +507,7 @@ class _Search:
         if key not in self._offerings:
             workload = planned_workload(replace(self.composed, config=config), open_mesh=True)
             workload = replace(workload, work=work_of(config, steps=1))
-            self._offerings[key] = Offering(workload, self.catalog, self.request, sellers())
+            self._offerings[key] = Offering(workload, self.catalog, self.request, self._sellers)
         return self._offerings[key]
 
     def least_serving_usd(self) -> float:

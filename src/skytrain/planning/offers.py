@@ -132,6 +132,7 @@ class Offering:
         self.request = request
         self.sellers = [seller for seller in sellers if request.target in (None, seller.name)]
         self._placed: dict[tuple[object, ...], Placement | NoPlacement] = {}
+        self._limits: dict[str, tuple[float, float]] = {}
 
     @cached_property
     def machines(self) -> list[tuple[InstanceType, int]]:
@@ -155,6 +156,15 @@ class Offering:
 
     def most_tokens(self, instance: InstanceType, nodes: int, budget_usd: float, hours: float) -> float:
         """Return a number of tokens that these machines cannot exceed within the limits at p90, whatever their layout."""
+        if instance.type not in self._limits:
+            self._limits[instance.type] = self._limit(instance)
+        rate, usd_per_hour = self._limits[instance.type]
+        paid = Budget(budget_usd).hours_at(nodes * usd_per_hour)
+        training = max(0.0, 3600 * min(paid, hours) - BOOT_SECONDS[0])
+        return nodes * rate * training if training else 0.0
+
+    def _limit(self, instance: InstanceType) -> tuple[float, float]:
+        """Return the tokens a second that a machine cannot exceed, and its lowest price; rate 0 where it is not sold."""
         prices = [
             price.usd_per_hour_min
             for seller in self.sellers
@@ -164,12 +174,10 @@ class Offering:
         ]
         node = Node.of(instance)
         if not prices or not _has_known_speed(self.workload, node):
-            return 0.0
+            return 0.0, math.inf
         if any(is_of_gpu(one, node) for one in self.workload.measurements):
-            return math.inf  # a measured step may be faster than the arithmetic
-        paid = Budget(budget_usd).hours_at(nodes * min(prices))
-        training = max(0.0, 3600 * min(paid, hours) - BOOT_SECONDS[0])
-        return most_tokens_per_s(self.workload.job, node, nodes * instance.gpus) * training / slow_factor("assumed")
+            return math.inf, min(prices)  # a measured step may be faster than the arithmetic
+        return most_tokens_per_s(self.workload.job, node, instance.gpus) / slow_factor("assumed"), min(prices)
 
 
 def _counts(workload: Workload, instance: InstanceType, catalog: Catalog, request: PlanRequest) -> Iterable[int]:
