@@ -2,12 +2,16 @@
 
     python benchmarks/training/package_text.py TEXT                                          # once, on any machine
     python benchmarks/training/loss_per_dollar.py peer TEXT --nanogpt FOLDER                 # its learning rate
+    python benchmarks/training/loss_per_dollar.py record TEXT --modded FOLDER                # the same of a modded-nanogpt record
     python benchmarks/training/loss_per_dollar.py ours TEXT VARIANT ...                      # settings of ours
-    python benchmarks/training/loss_per_dollar.py ratio TEXT --nanogpt FOLDER --out FOLDER   # the comparison
+    python benchmarks/training/loss_per_dollar.py ratio TEXT --nanogpt FOLDER --modded FOLDER --out FOLDER  # the comparison
     python benchmarks/training/loss_per_dollar.py plot LOG --out FOLDER                      # its curves, from a log
     python benchmarks/training/loss_per_dollar.py mixture TEXT --seconds 25 --out FOLDER     # the recipe against a mixture of experts
 
-FOLDER is a checkout of github.com/karpathy/nanoGPT; only its model.py is read, and nothing of it is part of this repository.
+`--nanogpt` is a checkout of github.com/karpathy/nanoGPT, of which model.py is read; `--modded` is the folder of a record of
+github.com/KellerJordan/modded-nanogpt that trains on one GPU (2024-10-14_ModernArch: rotary positions, query and key norms,
+squared ReLU, projections that begin at zero, Muon), of which the model and the optimizer in train_gpt2.py are read. Nothing of
+them is part of this repository.
 
 What was chosen before anything was measured:
   text     sources and documentation of installed packages, GPT-2 tokens, each window of 1,024 tokens seen once
@@ -19,8 +23,9 @@ What was chosen before anything was measured:
            is at the target or below for each of three seeds
 
 What was added after the first measurement: nanoGPT with 65,536 tokens a step, the batch that had won for ours by then, at 3e-4,
-4.5e-4, 6e-4, 7.5e-4 and 9e-4. It is the better peer, so the comparison uses it, and the ratio is smaller than with the batch
-chosen first. Ours has come to 32,768 tokens a step since; nanoGPT has not been measured with that batch.
+4.5e-4, 6e-4, 7.5e-4 and 9e-4; then with 32,768, to which ours had come. Each is the better peer, so the comparison uses the last,
+and the ratio is smaller than with the batch chosen first. The record keeps its schedule (no warm-up, no clipping, the rate falls
+to zero over the last 28%) and the ratio of its rates; its steps are far fewer than its own 5,100, and smaller.
 
 Training time is what steps take, compiled and warm: neither evaluations nor the start are in it. Both run in the same bare loop
 with the text on the GPU. A seed decides the initial weights and the order of windows.
@@ -37,7 +42,9 @@ import json
 import math
 import re
 import statistics
+import sys
 import time
+import types
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -63,6 +70,7 @@ PEER_TOKENS = 300 * 131072
 PEER_RATES = (6e-4, 9e-4, 1.2e-3, 3e-4, 1.8e-3)
 SEEDS = (1, 2, 3)
 RECIPE = "recipe=modern-124m"
+PEERS = ("nanoGPT", "modded-nanogpt")
 MIXTURE = (
     "model=qwen3-30b-a3b model.layers=12 model.width=768 model.heads=6 model.kv_heads=6 model.vocab_size=50257 model.tied_head=true "
     "model.max_length=1024 model.rope_theta=10000 model.mlp_width=1024 model.experts.count=8 model.experts.per_token=2 "
@@ -127,6 +135,10 @@ class Contender:
     rate: Callable[[int], float]  # the factor of each group's learning rate at a step
     clip: float
 
+    def clip_gradients(self) -> None:
+        if self.clip < math.inf:
+            nn.utils.clip_grad_norm_(self.module.parameters(), self.clip)
+
 
 def synchronize() -> None:
     if DEVICE == "cuda":
@@ -162,7 +174,7 @@ def train(contender: Contender, text: Text, seed: int, steps: int, evaluations: 
         for windows in order[step * each : (step + 1) * each].split(MICRO_BATCH):
             rows = Text.rows(text.train, windows)
             (contender.loss(rows[:, :-1], rows[:, 1:]) * (len(windows) / each)).backward()
-        nn.utils.clip_grad_norm_(contender.module.parameters(), contender.clip)
+        contender.clip_gradients()
         contender.optimizer.step()
         contender.optimizer.zero_grad()
         if step + 1 in marks:
@@ -239,6 +251,66 @@ class NanoGPT:
         warm(self.contender(6e-4, batch_tokens, 0), text)
 
 
+class Optimizers(torch.optim.Optimizer):
+    """Several optimizers as one: their groups in one list, their steps one after the other."""
+
+    def __init__(self, parts: list[torch.optim.Optimizer]) -> None:
+        self.parts = parts
+        self.param_groups = [group for part in parts for group in part.param_groups]
+
+    def step(self, closure: Any = None) -> None:
+        for part in self.parts:
+            part.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for part in self.parts:
+            part.zero_grad(set_to_none)
+
+
+class Modded:
+    """The model and the optimizers of a modded-nanogpt record, compiled once for all its runs."""
+
+    DECAY = 1450 / 5100  # the last part of the record's steps, in which its rate falls to zero
+
+    def __init__(self, folder: Path) -> None:
+        definitions, marker, _ = (folder / "train_gpt2.py").read_text().partition("# int main")
+        assert marker, "the record's definitions end at '# int main'"
+        self._names: dict[str, Any] = {"__name__": "modded_record"}
+        sys.modules["modded_record"] = types.ModuleType("modded_record")  # where its dataclass looks for its own module
+        exec(compile(definitions, "train_gpt2.py", "exec"), self._names)
+        self._model = self._fresh(0)
+        self._compiled = torch.compile(self._model)
+
+    def _fresh(self, seed: int) -> Any:
+        torch.manual_seed(seed)
+        return self._names["GPT"](self._names["GPTConfig"]()).cuda()
+
+    def contender(self, rate: float, batch_tokens: int, steps: int, seed: int) -> Contender:
+        model = self._model
+        model.load_state_dict(self._fresh(seed).state_dict())
+        model.zero_grad()
+        adamw = torch.optim.AdamW(model.lm_head.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=0, fused=True)
+        muon = self._names["Muon"](model.transformer.h.parameters(), lr=0.1 * rate, momentum=0.95)
+
+        def loss_of(model: Any) -> Callable[[Tensor, Tensor], Tensor]:
+            def loss(x: Tensor, y: Tensor) -> Tensor:
+                with torch.autocast("cuda", torch.bfloat16):
+                    return model(x.contiguous(), y.contiguous(), return_logits=False)[1]
+
+            return loss
+
+        return Contender(
+            name=f"modded-nanogpt, {rate:g}, {batch_tokens:,} tokens a step",
+            batch_tokens=batch_tokens,
+            module=model,
+            loss=loss_of(self._compiled),
+            evaluate=loss_of(self._model),
+            optimizer=Optimizers([adamw, muon]),
+            rate=lambda step: min(1.0, (steps - step) / (self.DECAY * steps)),
+            clip=math.inf,
+        )
+
+
 def ours(words: list[str], seed: int) -> tuple[Contender, Config]:
     config = compose([RECIPE, f"trainer.device={DEVICE}", f"seed={seed}", *words]).config
     model = build_model(config.model, seed=seed).to(DEVICE)
@@ -272,7 +344,7 @@ def warm(contender: Contender, text: Text) -> float:
             synchronize()
             began = time.perf_counter()
         contender.loss(rows[:, :-1], rows[:, 1:]).backward()
-        nn.utils.clip_grad_norm_(contender.module.parameters(), contender.clip)
+        contender.clip_gradients()
         contender.optimizer.step()
         contender.optimizer.zero_grad()
     synchronize()
@@ -292,6 +364,17 @@ def find_rate(text: Text, options: argparse.Namespace) -> None:
     print(f"best: {min(found, key=lambda rate: found[rate]):g}")
 
 
+def find_record_rate(text: Text, options: argparse.Namespace) -> None:
+    """Train the record for each number of steps that --schedules names, at each rate."""
+    record = Modded(options.modded)
+    began = time.perf_counter()
+    warm(record.contender(options.rates[0], options.batch, 100, 0), text)
+    print(f"modded-nanogpt compiled after {time.perf_counter() - began:.0f} s", flush=True)
+    for steps in options.schedules:
+        for rate in options.rates:
+            train(record.contender(rate, options.batch, steps, options.seed), text, options.seed, steps, 4)
+
+
 def try_variants(text: Text, options: argparse.Namespace) -> None:
     """Train each variant with each seed: settings separated by spaces, in addition to the recipe's."""
     variants = options.variants or [""]
@@ -306,23 +389,56 @@ def try_variants(text: Text, options: argparse.Namespace) -> None:
     save(runs, options.out)
 
 
+def shortest(
+    schedules: list[int], target: float, text: Text, make: Callable[[int, int], Contender]
+) -> tuple[list[Run], list[Run]]:
+    """Return the runs of the first schedule with which every seed ends at the target or below, and those that missed."""
+    missed: list[Run] = []
+    for steps in schedules:
+        runs: list[Run] = []
+        for seed in SEEDS:
+            contender = make(steps, seed)
+            runs.append(train(contender, text, seed, steps, 10))
+            del contender
+            torch.cuda.empty_cache()
+            if runs[-1].losses[-1] > target:
+                break
+        else:
+            return runs, missed
+        missed += runs
+    return [], missed
+
+
 def compare(text: Text, options: argparse.Namespace) -> None:
     words = " ".join(options.variants).split()
     peer = NanoGPT(options.nanogpt, graphs=options.graphs)
     peer.warm(text, options.batch)
     steps = PEER_TOKENS // options.batch
     theirs = [train(peer.contender(options.rate, options.batch, seed), text, seed, steps, 10) for seed in SEEDS]
+    target = statistics.mean(run.losses[-1] for run in theirs)
+    print(f"target {target:.4f}", flush=True)
     del peer
     torch.cuda.empty_cache()
-    contender, _ = ours(words, 0)
-    warm(contender, text)
-    mine = []
-    for seed in SEEDS:
-        contender, config = ours(words, seed)
-        mine.append(train(contender, text, seed, config.trainer.steps, 10))
-    target = statistics.mean(run.losses[-1] for run in theirs)
-    report(theirs, mine, target)
-    save([*theirs, *mine], options.out)
+
+    def mine(steps: int, seed: int) -> Contender:
+        return ours([*words, f"trainer.steps={steps}"], seed)[0]
+
+    warm(mine(100, 0), text)
+    reached, missed = shortest(options.schedules, target, text, mine)
+    save([*theirs, *reached, *missed], options.out)
+    report(theirs, reached, target, RECIPE)
+    if options.modded is None:
+        return
+    torch.cuda.empty_cache()
+    record = Modded(options.modded)
+
+    def its(steps: int, seed: int) -> Contender:
+        return record.contender(options.record_rate, options.record_batch, steps, seed)
+
+    warm(its(100, 0), text)
+    recorded, missed = shortest(options.record_schedules, target, text, its)
+    save([*theirs, *reached, *recorded, *missed], options.out)
+    report(theirs, recorded, target, "modded-nanogpt")
 
 
 def compare_mixture(text: Text, options: argparse.Namespace) -> None:
@@ -367,18 +483,22 @@ def save(runs: list[Run], folder: Path) -> None:
     (folder / "loss_per_dollar.json").write_text(json.dumps([asdict(run) for run in runs], indent=1))
 
 
-def report(theirs: list[Run], mine: list[Run], target: float) -> None:
+def report(theirs: list[Run], mine: list[Run], target: float, name: str) -> None:
+    if not mine:
+        print(f"{name}: no schedule reached {target:.4f} with every seed", flush=True)
+        return
     seconds = [statistics.mean(run.seconds[-1] for run in runs) for runs in (theirs, mine)]
     tokens = [runs[0].steps[-1] * runs[0].batch_tokens for runs in (theirs, mine)]
-    for name, runs, time_, count in zip(("nanoGPT", RECIPE), (theirs, mine), seconds, tokens, strict=True):
+    for who, runs, time_, count in zip(("nanoGPT", name), (theirs, mine), seconds, tokens, strict=True):
         losses = [run.losses[-1] for run in runs]
         print(
-            f"{name}: loss {statistics.mean(losses):.4f} (spread {max(losses) - min(losses):.4f}), {count / 1e6:.2f}M tokens, "
+            f"{who}: loss {statistics.mean(losses):.4f} (spread {max(losses) - min(losses):.4f}), {count / 1e6:.2f}M tokens, "
             f"{time_:.1f} s, {count / time_:,.0f} tokens/s, ${time_ / 3600 * USD_PER_HOUR:.4f}, {runs[0].parameters:,} parameters"
         )
-    reached = all(run.losses[-1] <= target for run in mine)
-    print(f"target {target:.4f}: {'reached by every seed' if reached else 'NOT reached by every seed'}")
-    print(f"tokens: 1/{tokens[0] / tokens[1]:.2f}, time: 1/{seconds[0] / seconds[1]:.2f}")
+    print(
+        f"{name}, to {target:.4f}: tokens 1/{tokens[0] / tokens[1]:.2f}, time 1/{seconds[0] / seconds[1]:.2f}",
+        flush=True,
+    )
 
 
 LINE = re.compile(r"(?P<name>.*), seed (?P<seed>\d+): loss \S+ after (?P<seconds>\S+) s, .* \| (?P<curve>.*)")
@@ -392,22 +512,32 @@ def plot(log: Path, out: Path) -> None:
             lines = []
         elif (found := LINE.match(line)) is not None:
             lines.append(found)
-    curves: dict[str, list[list[tuple[float, float]]]] = {}
+    curves: dict[str, dict[int, list[list[tuple[float, float]]]]] = {}
     for line in lines:
         points = [(int(step), float(loss)) for step, loss in (pair.split(":") for pair in line["curve"].split())]
         seconds = [(step * float(line["seconds"]) / points[-1][0], loss) for step, loss in points]
-        curves.setdefault("nanoGPT" if line["name"].startswith("nanoGPT") else RECIPE, []).append(seconds)
-    target = statistics.mean(run[-1][1] for run in curves["nanoGPT"])
-    (out / "loss_per_dollar_h200.svg").write_text(loss_svg("seconds of training", list(curves.items()), target))
+        name = next((peer for peer in PEERS if line["name"].startswith(peer)), RECIPE)
+        curves.setdefault(name, {}).setdefault(points[-1][0], []).append(seconds)
+    target = statistics.mean(run[-1][1] for runs in curves["nanoGPT"].values() for run in runs)
+    # Of each, the schedule that was run with every seed: the ones before it missed the target.
+    whole = [(name, runs) for name, found in curves.items() for runs in found.values() if len(runs) == len(SEEDS)]
+    (out / "loss_per_dollar_h200.svg").write_text(loss_svg("seconds of training", whole, target))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("peer", "ours", "ratio", "plot", "mixture"))
+    parser.add_argument("part", choices=("peer", "record", "ours", "ratio", "plot", "mixture"))
     parser.add_argument("text", type=Path)
     parser.add_argument("variants", nargs="*", default=[], help="settings of ours, each a quoted list")
     parser.add_argument("--nanogpt", type=Path)
+    parser.add_argument("--modded", type=Path)
     parser.add_argument("--rate", type=float, default=6e-4, help="nanoGPT's learning rate")
+    parser.add_argument(
+        "--schedules", type=int, nargs="+", default=[236, 260, 284, 308, 340], help="steps of ours, the shortest first"
+    )
+    parser.add_argument("--record-rate", type=float, default=3.6e-3)
+    parser.add_argument("--record-batch", type=int, default=32768)
+    parser.add_argument("--record-schedules", type=int, nargs="+", default=[236, 284, 340])
     parser.add_argument("--batch", type=int, default=131072, help="nanoGPT's tokens a step")
     parser.add_argument("--rates", type=float, nargs="+", default=list(PEER_RATES))
     parser.add_argument("--seed", type=int, default=1)
@@ -424,6 +554,8 @@ def main() -> None:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; {len(text.train):,} tokens of text", flush=True)
     if options.part == "peer":
         find_rate(text, options)
+    elif options.part == "record":
+        find_record_rate(text, options)
     elif options.part == "mixture":
         compare_mixture(text, options)
     elif options.part == "ours":

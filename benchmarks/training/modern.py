@@ -1,11 +1,11 @@
 """The fused path of modern decoders on a GPU: its numbers, the launch shapes of its kernels, its speed next to GPT-2's.
 
     python benchmarks/training/modern.py [parity shapes speed profile]                    # on a Hopper GPU; these where none is named
-    python benchmarks/training/modern.py [step optimizer documents large cold compiled]   # the parts that are asked for by name
+    python benchmarks/training/modern.py [step optimizer documents large cold compiled families]   # the parts that are asked for by name
 
 `step` is a step of 2**19 tokens, `optimizer` Muon's part of steps of several sizes, `documents` the price of masks, `large` Llama
 3.2 1B and four layers of 8B at 4,096 tokens against the fastest bf16 product of the same call, `cold` the time from the start of
-a process, with no kernel compiled before, to its first step.
+a process, with no kernel compiled before, to its first step, `families` four layers of each other family, fused and compiled.
 """
 
 from __future__ import annotations
@@ -233,6 +233,7 @@ def shapes() -> None:
 def step_of(config: Config, micro_batch: int) -> tuple[Callable[[], None], Callable[[], None]]:
     """Return one optimizer step over `trainer.batch_tokens`, and the optimizer's part of it."""
     model = build_model(config.model, seed=1).cuda()
+    apply_memory_settings(model, config.trainer)  # which has the z-loss
     optimizer = make_optimizer(model, config.optimizer, fused=True)
     path = choose_loss(config, "cuda")
     length = config.trainer.sequence_length
@@ -450,6 +451,46 @@ def first(words: list[str]) -> None:
     torch.cuda.synchronize()
 
 
+FAMILIES = {
+    "olmo-2-1b": ["model=olmo-2-1b"],
+    "gemma-2-2b": ["model=gemma-2-2b"],
+    "gemma-3-1b": ["model=gemma-3-1b"],
+    "smollm3-3b": ["model=smollm3-3b"],
+    "modern-124m, z-loss": ["model=modern-124m", "trainer.z_loss=1e-4"],
+}
+
+
+def families() -> None:
+    """Print the speed of four layers of each family at 2,048 tokens, by the fused kernels and by torch.compile."""
+    length, micro_batch = 2048, 8
+    for (name, words), path in itertools.product(FAMILIES.items(), ("fused", "compiled")):
+        chosen = {"fused": ["trainer.fused=on"], "compiled": ["trainer.fused=off", "trainer.compile=true"]}[path]
+        settings = [
+            f"trainer.sequence_length={length}",
+            f"model.max_length={length}",
+            "model.layers=4",
+            "optimizer=adamw",
+        ]
+        config = config_of([*words, *settings, *chosen], micro_batch, 4 * micro_batch * length)
+        began = time.perf_counter()
+        try:
+            step, _ = step_of(config, micro_batch)
+            ready = time.perf_counter() - began
+            whole = seconds(step, 5)
+        except RuntimeError as problem:
+            print(f"{name}, {path}: {str(problem)[:300]}", flush=True)
+            continue
+        rate = config.trainer.batch_tokens / whole
+        print(
+            f"{name}, 4 layers, {path}: {rate:,.0f} tokens/s, {rate * decoder_flops_per_token(config.model, length) / PEAK:.1%} MFU, "
+            f"{torch.cuda.max_memory_allocated() / 1e9:.0f} GB, ready after {ready:.0f} s",
+            flush=True,
+        )
+        del step
+        clear()
+        torch.compiler.reset()
+
+
 PARTS = {
     "parity": parity,
     "shapes": shapes,
@@ -460,6 +501,7 @@ PARTS = {
     "documents": documents,
     "large": large,
     "cold": cold,
+    "families": families,
     "compiled": partial(speed, (tuple(RECIPES)[3],)),
 }
 
