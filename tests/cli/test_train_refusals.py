@@ -47,6 +47,15 @@ def test_a_setting_with_dashes_is_told_how_settings_are_written(
     assert ended.value.code == 2 and hint in capsys.readouterr().err
 
 
+def test_a_launch_says_where_its_region_is_set(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["skytrain", "launch", "train", "--region", "us-west-2"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2 and "cloud.region=NAME" in capsys.readouterr().err
+
+
 def test_one_version_of_vllm_is_named_everywhere() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     [version] = [word.partition("==")[2] for word in extras["serve"] if word.startswith("vllm==")]

@@ -197,6 +197,7 @@ PREVIEWS = [
     ("launch", "prepare", "data=text", "data.source.paths=s3://b/x/*", "cloud=ec2", "--dry-run"),
     ("launch", "tune", "recipe=tune-hw5", "cloud=ec2", "tune.machines=2", "--dry-run"),
     ("plan", "recipe=gpt2-124m-pile", "cloud=eks"),
+    ("plan", "recipe=gpt2-124m-pile", "cloud=sagemaker"),
     ("serve", "my-run", "recipe=gpt2-124m-pile", "--target", "ec2", "--hours", "4", "--dry-run"),
     ("serve", "my-run", "recipe=gpt2-124m-pile", "cloud=eks", "--target", "eks", "--dry-run"),
 ]
@@ -284,3 +285,33 @@ def test_nodes_of_karpenter_reserve_huge_pages_only_with_an_efa_device(
     here = "systemctl() { :; }; sysctl() { :; }\n" + here
     subprocess.run(["bash", "-c", here], check=True)
     assert (tmp_path / "etc/sysctl.d/90-efa-hugepages.conf").exists() is reserved
+
+
+def run_skytrain(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["skytrain", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+
+
+@pytest.mark.parametrize(
+    "words", [("cloud=ec2",), ("cloud=eks",), ("cloud=ec2", "cloud.region=us-west-2")], ids=lambda words: words[-1]
+)
+def test_placeholders_are_in_the_region_that_is_asked_for(
+    words: tuple[str, ...],
+    tmp_path: Path,
+    no_aws: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = "recipe=gpt2-124m-pile", "budget.usd=150"
+    given = plan
+    if "cloud.region=us-west-2" not in words:  # then the plan names the region
+        run_skytrain(monkeypatch, "plan", *plan, "--region", "us-west-2", "--instance", "g6e.xlarge")
+        given = "--plan", "plan.json"
+        capsys.readouterr()
+    run_skytrain(monkeypatch, "launch", "train", *given, *words, "--dry-run")
+    printed = capsys.readouterr()
+    assert "us-west-2" in printed.out + printed.err
+    assert "us-east-1" not in printed.out + printed.err

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import re
+import shutil
+import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +21,7 @@ from .session import AwsIdentity, AwsSession
 
 ACCOUNT = "111122223333"  # that AWS uses in its documentation
 FOLDER = Path(__file__).with_name("preview_account")
+REGION = "us-east-1"  # of the placeholders in that folder
 PREVIEW_NOTE = (
     "no account is set up in this folder: account, bucket, subnets, roles and images below are placeholders, prices are "
     "the catalogue's, and nothing was checked (docs/aws.md)"
@@ -27,10 +33,28 @@ def is_preview(cloud: CloudConfig) -> bool:
     return cloud.account == ACCOUNT
 
 
-def account_folders(folders: Sequence[Path]) -> list[Path]:
-    """Return the folders of groups; where none of them has an account, with one that has placeholders."""
-    has_account = any((folder / CLOUD_FILE).is_file() for folder in [*folders, Path()])
-    return [*folders] if has_account else [*folders, FOLDER]
+def account_folders(folders: Sequence[Path], words: Sequence[str] = (), region: str | None = None) -> list[Path]:
+    """Return the folders of groups; where none of them has an account, with one that has placeholders.
+
+    They are in the region that `words` give to cloud.region, else in `region`.
+    """
+    if any((folder / CLOUD_FILE).is_file() for folder in [*folders, Path()]):
+        return [*folders]
+    typed = [word.partition("=")[2] for word in words if word.startswith("cloud.region=")]
+    wanted = typed[-1] if typed else region
+    return [*folders, FOLDER if wanted in (None, "null", REGION) else _folder_in(str(wanted))]
+
+
+@cache
+def _folder_in(region: str) -> Path:
+    """Return a folder with the placeholders in another region, which goes when the command ends."""
+    lines = (FOLDER / CLOUD_FILE).read_text(encoding="utf-8").splitlines(keepends=True)
+    kept = [line for line in lines if not re.match(rf"\s+{REGION}[d-z]:", line)]  # most regions have three zones
+    folder = Path(tempfile.mkdtemp(prefix="skytrain-preview-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    shutil.copytree(FOLDER, folder, dirs_exist_ok=True)
+    (folder / CLOUD_FILE).write_text("".join(kept).replace(REGION, region), encoding="utf-8")
+    return folder
 
 
 class PreviewSession(AwsSession):

@@ -127,10 +127,12 @@ def launch(
     """
     from ..aws import account_folders
     from ..config import trust
+    from ..planning import read_plan
     from ..targets import LaunchRequest, prepare_job, prepare_pipeline
 
     trust(trusted or [])
-    folders = account_folders(config_dir or []) if dry_run else config_dir or []
+    planned_in = read_plan(plan).choice.region if dry_run and plan is not None and not replan else None
+    folders = account_folders(config_dir or [], overrides or [], planned_in) if dry_run else config_dir or []
     watch = sys.stdout.isatty() if follow is None else follow
     only = {"instance": instance, "nodes": nodes, "market": market}
     whole = context.meta[JOB] == PIPELINE

@@ -196,7 +196,7 @@ def plan(
     _refuse_others(context, measure=measure, trials=trials, best=best, how_many_tokens=how_many_tokens)
     settings = list(overrides or [])
     if any(word.startswith("cloud=") for word in settings):
-        config_dir = account_folders(config_dir or [])
+        config_dir = account_folders(config_dir or [], settings, region)
     if context.meta[WHAT] == "prepare":
         given = (documents, text_bytes)
         return _plan_corpus(compose_overrides(settings, config_dir).config, region, _hours(deadline), given, as_json)
@@ -205,7 +205,7 @@ def plan(
         with reporter() as console:
             chosen = {*composed.given, *composed.of_recipe}
             measure_here(composed.config, console, steps, sweep=any(key.startswith("tune.") for key in chosen))
-    seller = find_seller(target).name if target else target_of(composed.config).priced
+    seller = _priced_seller(find_seller(target).name if target else target_of(composed.config).priced)
     request = PlanRequest(
         budget_usd=composed.config.budget.usd,
         deadline_hours=_hours(deadline),
@@ -226,6 +226,20 @@ def plan(
         if planned.sheet is None:
             _print_rest(context, settings, config_dir or [], request, planned, composed.config)
         print(f"\nwrote {out}")
+
+
+def _priced_seller(name: str | None) -> str | None:
+    """Return the seller whose prices the plan has: EC2's stand in for those that nobody has fetched, as in launches."""
+    from ..planning import EC2, load_catalog
+    from ..targets import find_seller
+
+    if name is None or (seller := find_seller(name)).has_prices(load_catalog()):
+        return name
+    print(
+        f"{seller.title}'s prices are not known here, and {EC2.title}'s stand in for them: skytrain catalog refresh",
+        file=sys.stderr,
+    )
+    return EC2.name
 
 
 OF_TRAINING = (

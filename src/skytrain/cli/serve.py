@@ -149,7 +149,7 @@ def serve(
     if target == "ec2" and not any(word.startswith("cloud=") for word in settings):
         settings.insert(0, "cloud=ec2")
     # Without an account, a dry run shows the requests with placeholders.
-    folders = account_folders(config_dir or []) if dry_run and target != "local" else config_dir
+    folders = account_folders(config_dir or [], settings) if dry_run and target != "local" else config_dir
     composed = (compose_overrides if target in ("local", "ec2") else compose_cloud)(settings, folders)
     trust_words(trust or [])
     source = sources[0] if sources else None
