@@ -105,6 +105,19 @@ def test_a_role_that_is_gone_and_a_profile_with_another_role_are_named(ground: G
     assert finding.verdict == "failed" and "carries no role, not demo-node" in finding.text
 
 
+@pytest.mark.parametrize("denied", ["get_role", "get_instance_profile"])
+def test_roles_that_the_caller_may_not_see_are_not_called_missing(
+    ground: Ground, stubbed: StubbedSession, denied: str
+) -> None:
+    iam = stubbed.stub("iam")
+    for name in [] if denied == "get_role" else ("demo-operator", "demo-node", "demo-viewer"):
+        role = {"Path": "/", "RoleName": name, "RoleId": "A" * 20, "Arn": f"arn:aws:iam::123456789012:role/{name}"}
+        iam.add_response("get_role", {"Role": {**role, "CreateDate": datetime(2026, 1, 1, tzinfo=UTC)}})
+    iam.add_client_error(denied, "AccessDenied", "not authorized to perform it", http_status_code=403)
+    finding = found("roles", ground.preflight())
+    assert finding.verdict == "not checked" and "you may not see demo-" in finding.text
+
+
 def test_a_quota_is_compared_with_what_the_plan_needs_less_what_runs(ground: Ground, stubbed: StubbedSession) -> None:
     ec2 = ground.session.client("ec2")
     for kind, market in (("g5.xlarge", "spot"), ("g5.xlarge", None), ("c5.4xlarge", "spot"), ("p4d.24xlarge", "spot")):

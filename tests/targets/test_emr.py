@@ -131,6 +131,12 @@ def test_what_emr_serverless_does_not_have_is_refused(said: str) -> None:
         serverless_calls(job_of(**REFUSED[said]))
 
 
+def test_emr_serverless_takes_no_letters_outside_ascii_in_tags() -> None:
+    job = job_of()
+    with pytest.raises(SkytrainError, match=r"'Zoë' cannot be the tag skytrain:owner on EMR Serverless"):
+        serverless_calls(replace(job, tags=replace(job.tags, owner="Zoë", checked=True)))
+
+
 @pytest.mark.parametrize(
     "key", ["alias/mine", "1234abcd", "arn:aws:kms:us-east-2:123456789012:alias/mine", "arn:aws:s3:::b"]
 )

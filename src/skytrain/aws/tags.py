@@ -37,6 +37,15 @@ class Tags:
                     f"  choose another: {SETTINGS[name]}=NAME"
                 )
 
+    def check_ascii(self, service: str) -> None:
+        """Raise for a value that a service does not take which has no letters outside ASCII in tags."""
+        for name, value in self.mapping().items():
+            if not value.isascii():
+                raise SkytrainError(
+                    f"{value!r} cannot be the tag {name} on {service}, which takes no letters outside ASCII\n"
+                    f"  choose another: {SETTINGS[name]}=NAME"
+                )
+
     def mapping(self) -> dict[str, str]:
         """Return `{key: value}`, as EKS, CloudWatch Logs, EMR Serverless and others take tags."""
         values = {PROJECT: self.project, RUN: self.run, OWNER: self.owner}

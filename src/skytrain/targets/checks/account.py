@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from ...aws import REGIONS_LINK, Call, CloudError, find_secret
+from ...aws import REGIONS_LINK, AwsSession, Call, CloudError, find_secret
 from .check import Failed, NotChecked, Preflight
 
 TOLERATED_SKEW_SECONDS = 60.0  # AWS rejects signatures that are five minutes off
@@ -67,20 +67,19 @@ def region(preflight: Preflight) -> str:
 def roles(preflight: Preflight) -> str:
     """Check that the roles exist and that the instance profile carries the node role."""
     cloud = preflight.config.cloud
-    session = preflight.session
     if cloud.instance_profile is None:
         raise NotChecked("cloud.instance_profile is not set; skytrain cloud init sets it")
     given = {"operator": cloud.roles.operator, "node": cloud.roles.node, "viewer": cloud.roles.viewer}
     names = {kind: arn.rpartition("/")[2] for kind, arn in given.items() if arn}
     for kind, name in names.items():
-        role = session.perform(Call("iam", "GetRole", {"RoleName": name}))["Role"]
+        role = find_role(preflight, name)
         if kind == "node" and role.get("PermissionsBoundary") and cloud.machine_roles.boundary is None:
             raise Failed(
                 "the base gives each launch a role of its own, and the settings of cloud=aws do not name its policies: "
                 "machines could write nothing",
                 "skytrain cloud init --force",
             )
-    profile = session.perform(Call("iam", "GetInstanceProfile", {"InstanceProfileName": cloud.instance_profile}))
+    profile = _visible(preflight.session, "GetInstanceProfile", InstanceProfileName=cloud.instance_profile)
     carried = [role["RoleName"] for role in profile["InstanceProfile"]["Roles"]]
     if "node" in names and carried != [names["node"]]:
         raise Failed(
@@ -129,12 +128,16 @@ def _exists(preflight: Preflight, role: str) -> bool:
 
 def find_role(preflight: Preflight, name: str) -> dict[str, Any]:
     """Return a role. Raises NotChecked where the caller may not see it: AWS itself refuses a role that does not fit."""
+    described: dict[str, Any] = _visible(preflight.session, "GetRole", RoleName=name)["Role"]
+    return described
+
+
+def _visible(session: AwsSession, operation: str, **named: str) -> dict[str, Any]:
     try:
-        described: dict[str, Any] = preflight.session.perform(Call("iam", "GetRole", {"RoleName": name}))["Role"]
-        return described
+        return session.perform(Call("iam", operation, named))
     except CloudError as error:
         if error.code.startswith("AccessDenied"):
-            raise NotChecked(f"you may not see the role {name} (iam:GetRole)") from None
+            raise NotChecked(f"you may not see {', '.join(named.values())} (iam:{operation})") from None
         raise
 
 

@@ -212,6 +212,7 @@ def serverless_calls(job: EmrJobSpec, application: str = APPLICATION_ID) -> list
             f"run={job.run}: EMR Serverless takes no spaces in the URLs of a job\n"
             f"  for example: run={'-'.join(job.run.split())}"
         )
+    job.own_tags.check_ascii("EMR Serverless")
     return [create_application(job), start_job_run(job, application)]
 
 
