@@ -38,7 +38,7 @@ from skytrain.planning.loss_laws import least_squares
 from skytrain.planning.measurements import SIGMA
 from skytrain.planning.memory import TrainingJob
 from skytrain.planning.mesh import Mesh
-from skytrain.planning.throughput import Software, step_time, tokens_per_step
+from skytrain.planning.throughput import WEIGHT_BYTES, Software, step_time, tokens_per_step
 
 HERE = Path(__file__).parent
 NETWORK_BYTES_PER_S = {"h100": 400e9, "h200": 400e9, "a100": 50e9}  # 3200 and 400 Gbit/s a machine
@@ -77,6 +77,12 @@ BF16_CLASSES = (
 )  # whose mean an unknown one has
 LEFT_OUT = ("torch-eager", "composer", "megatron-2023", "internevo")  # whole, to ask for software that is unknown
 LIKE_COMPILED = ("torch-compile-fp8", "megatron-bf16", "cuda")  # classes of few runs with the traffic of compiled torch
+# What two RMS norms of several kernels move more than fused ones, for each token and element of the width. Each in float32:
+# forward cast 6, square 8, mean 4, product 8, cast 6 and gain 4 bytes, backward 72; in one kernel 4 and 6.
+UNFUSED_NORM_BYTES = 2 * (36 + 72 - 10)
+# Megatron and InternEvo hold weights in bf16, apart from those that the optimizer updates: a micro-batch casts nothing, and
+# reads and writes the float32 sum of gradients.
+NARROW_WEIGHT_BYTES = 8
 FOLDS = 8  # of the runs that are fitted on, for the width of the p10-p90 range
 INSIDE = 0.8  # of the runs, between p10 and p90
 PULL = 0.5  # ln deviation of a value around its start
@@ -248,7 +254,7 @@ def second_runs() -> list[Run]:
             Run(
                 name=f"{row['model']}, line {number}",
                 source=row["source"],
-                software=row["software"],
+                software="+".join([row["software"], *_options(row)]),
                 gpu="h100-500w" if limited else row["gpu"],
                 gpus_per_node=min(8, int(row["gpus"])),
                 network=float(row["network_bytes_s_node"]),
@@ -260,12 +266,23 @@ def second_runs() -> list[Run]:
     return found
 
 
+def _options(row: dict[str, str]) -> list[str]:
+    """What a row of Megatron's says of its kernels, and of what its tensor parallelism shares and hides."""
+    if row["software"] == "megatron-fp8":
+        return ["tp-overlap"] if "TP overlap" in row["note"] else []
+    if row["software"] != "megatron-2023":
+        return []
+    return [*(["norms"] if "RMS kernel" not in row["note"] else []), *(["no-sp"] if "SP" not in row["note"] else [])]
+
+
 def software(name: str, fitted: dict[str, float]) -> Software:
-    base, _, extra = name.partition("+")
+    base, *options = name.split("+")
     fp8 = {"torch-compile-fp8": "float8", "megatron-fp8": "gemm-megatron-fp8"}.get(base)
     hidden = 0.0
-    if extra == "async-tp" or base in ("megatron-fp8", "megatron-bf16"):
-        hidden = fitted["hidden-async" if extra else "hidden-megatron"]
+    if "async-tp" in options:
+        hidden = fitted["hidden-async"]
+    elif "tp-overlap" in options or base == "megatron-bf16":
+        hidden = fitted["hidden-megatron"]
     return Software(
         name,
         1.0 if fp8 else _of_class("gemm", base, fitted),
@@ -275,6 +292,9 @@ def software(name: str, fitted: dict[str, float]) -> Software:
         attention=_of_class("attention", base, fitted),
         straggling=fitted["straggling"],
         blocks=fitted[fp8] if fp8 else 1.0,  # neither Transformer Engine's nor torchao's users have the head in fp8
+        weight_bytes=NARROW_WEIGHT_BYTES if base.startswith(("megatron", "internevo")) else WEIGHT_BYTES,
+        norm_bytes=UNFUSED_NORM_BYTES if "norms" in options else 0.0,
+        sequence_parallel="no-sp" not in options,
     )
 
 

@@ -31,7 +31,16 @@ from skytrain.planning.measurements import predict
 from skytrain.planning.memory import TrainingJob, path_of, rank_memory
 from skytrain.planning.mesh import requested_mesh
 from skytrain.planning.search import Fixed, NoPlacement, _kinds as kinds_of_recomputation, meshes
-from skytrain.planning.throughput import EAGER, launch_seconds, mfu, step_time, together, tokens_per_step
+from skytrain.planning.throughput import (
+    COMPILED,
+    EAGER,
+    NORM_BYTES,
+    launch_seconds,
+    mfu,
+    step_time,
+    together,
+    tokens_per_step,
+)
 from skytrain.training import losses
 
 CATALOG = packaged_catalog()
@@ -58,6 +67,33 @@ def measured(job: TrainingJob, seconds: float, **changes: Any) -> Measurement:
         "checkpointing": False, "step_seconds": seconds, "peak_bytes": None, "date": "2026-11-15", "torch": "2.11",
     }  # fmt: skip
     return Measurement(**(fields | changes))
+
+
+def test_each_tensor_rank_computes_all_norms_where_nothing_is_sequence_parallel() -> None:
+    job = TrainingJob(GPT2, 1024, 8, compiled=True)
+
+    def traffic(tensor: int, **changes: Any) -> float:
+        return step_time(job, Mesh(tensor=tensor), P5, replace(COMPILED, **changes)).traffic
+
+    assert traffic(1, sequence_parallel=False) == traffic(1)
+    whole = traffic(2, sequence_parallel=False) - traffic(2)
+    assert whole == pytest.approx(job.accumulation * norm_seconds(job, NORM_BYTES) / 2)
+    # Norms of several kernels move more, divided only where the sequence is.
+    assert traffic(2, norm_bytes=100.0) - traffic(2) == pytest.approx(norm_seconds(job, 100.0) / 2)
+    both = traffic(2, norm_bytes=100.0, sequence_parallel=False) - traffic(2, sequence_parallel=False)
+    assert both == pytest.approx(norm_seconds(job, 100.0))
+
+
+def norm_seconds(job: TrainingJob, bytes_each: float) -> float:
+    elements = job.model.layers * job.micro_batch * job.sequence_length * job.model.width
+    return elements * bytes_each / (P5.gpu.memory_bytes_per_s * throughput.BANDWIDTH)
+
+
+def test_weights_that_are_bf16_already_are_not_cast_in_each_micro_batch() -> None:
+    job = TrainingJob(GPT2, 1024, 1, accumulation=32, compiled=True)
+    mixed, narrow = (step_time(job, Mesh(), P5, one).traffic for one in (COMPILED, replace(COMPILED, weight_bytes=8)))
+    saved = 32 * (throughput.WEIGHT_BYTES - 8) * decoder_size(GPT2).parameters
+    assert mixed - narrow == pytest.approx(saved / (P5.gpu.memory_bytes_per_s * throughput.BANDWIDTH))
 
 
 def test_data_parallel_ranks_exchange_their_gradients_once_a_step_however_many_micro_batches() -> None:

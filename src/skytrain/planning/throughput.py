@@ -40,6 +40,9 @@ UNFUSED_BYTES = (
     44  # more, where AdamW is a kernel for each of its operations: six of them read and write two or three numbers
 )
 MASTER_BYTES = 12  # in addition, if weights are bfloat16: gradients to float32, and the updated copies back
+# For each token and element of the width: a block's two norms, in one kernel each, and its additions to the residual
+# stream. Forward 4 and 6 bytes, backward 6 and 6, twice.
+NORM_BYTES = 44
 WEIGHT_BYTES = 20  # per parameter and micro-batch: casts to bfloat16 and back, and adding up gradients
 
 
@@ -61,6 +64,9 @@ class Software:
     attention: float = 1.0  # speed of its attention kernel relative to what the GPU's generation is listed with
     straggling: float = STRAGGLING
     blocks: float = 1.0  # speed of the blocks' products relative to the head's: above 1 for fp8, in which no head is
+    weight_bytes: float = WEIGHT_BYTES
+    norm_bytes: float = 0.0  # moved for each token and element of the width, by a block's norms of several kernels
+    sequence_parallel: bool = True  # tensor ranks share norms and the residual stream; otherwise each computes all
 
 
 # Traffic: compiled, fitted on published runs (benchmarks/planning/published.log); eager and fused, on steps of our own on an H200
@@ -146,8 +152,11 @@ def step_time(job: TrainingJob, mesh: Mesh, node: Node, software: Software | Non
     kept = activation_bytes_on("eager", job, laid_out)
     logits = 12 * tokens * model.padded_vocab / mesh.tensor
     traffic = software.traffic * (layers * traffic_again * kept + share * logits) / memory
+    shared = mesh.tensor if software.sequence_parallel else 1
+    repeated = NORM_BYTES * (1 / shared - 1 / mesh.tensor)  # the class's factor has what is divided
+    traffic += layers * traffic_again * tokens * model.width * (software.norm_bytes / shared + repeated) / memory
     held = held_parameters(model, mesh)
-    traffic += WEIGHT_BYTES * held / memory
+    traffic += software.weight_bytes * held / memory
 
     gpu = micro * (products + attention + traffic)
     optimizer = 0.0 if mesh.offload else optimizer_bytes(job.precision) * held / mesh.sharing / memory
