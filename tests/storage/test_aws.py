@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib.util
 import multiprocessing
 import os
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -324,3 +327,14 @@ def test_the_folders_that_the_console_makes_are_no_objects(s3_store: Store, s3_s
     for key in ("a/", "a/b/"):
         s3_server.client().put_object(Bucket=s3_server.bucket, Key=f"{prefix}/{key}", Body=b"")
     assert [stat.key for stat in s3_store.list()] == [stat.key for stat in s3_store.list("a")] == ["a/b/c"]
+
+
+def test_the_documented_server_has_the_options_of_its_line() -> None:
+    page = (Path(__file__).parents[2] / "docs/storage.md").read_text()
+    [line] = [line for line in page.splitlines() if " weed mini " in line]
+    options = re.findall(r" -([a-z.]+)=", line.partition(" weed mini")[2])
+    weed = Path(sys.executable).with_name("weed")
+    known = subprocess.run([weed, "mini", "-h"], capture_output=True, text=True, check=False)
+    assert {"dir", "bucket", "ip.bind"} <= set(options)
+    assert set(options) <= set(re.findall(r"^  -([\w.]+)", known.stdout + known.stderr, re.M))
+    assert "WEED_S3_SSE_KEK=" in line
