@@ -87,6 +87,15 @@ def test_the_ladder_finishes_a_rung_before_it_begins_another():
         assert names[begun : begun + 3] == [name] * 3
 
 
+def test_the_ladder_begins_where_the_money_is_for_more_than_three_rates_while_the_level_is_unknown():
+    problem = make_problem(sizes=(0.1, 0.3), horizons=(0.25,))
+    small, near = problem.rungs
+    short, enough = (
+        find_strategy("ladder").propose(Search(problem, (), usd, usd)) for usd in (3 * near.usd, 9 * near.usd)
+    )
+    assert short.rung == small.name and enough.rung == near.name
+
+
 def test_the_ladder_says_when_its_answer_lies_beyond_what_was_tried():
     problem = make_problem()
     rung = problem.rungs[-1]

@@ -9,6 +9,7 @@ the target; so plans that start with each rung are compared by where they end.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ import numpy as np
 from .curve import Array
 from .joint import JointFit, fit_jointly
 from .problem import SPARE, Rung, Search
+from .strategies.base import FACTOR
 
 LOCATED = 0.6  # ln: how well two rates locate an optimum; n rates do so n - 1 times better (families.log)
 POINTS = 3  # rates that a rung gets once it was begun
@@ -75,33 +77,37 @@ class Outlook:
         return np.where(self.left_usd < self.reserve_usd - 1e-9, 0, 1 + more)
 
     def purchases(self) -> list[tuple[int, int]]:
-        """Return the rungs that can be bought, each with the trials that complete it or add one more."""
-        most = self.affordable()
-        wanted = np.where(self.numbers < POINTS, POINTS - self.numbers, 1)
-        return [
-            (int(number), int(wanted[number]))
-            for number in np.flatnonzero((wanted <= most) & (self.numbers + wanted <= MOST))
-        ]
+        """Return the rungs that can be bought, each with how many trials: to begin or complete it, or one more."""
+        found = []
+        for number, (before, most) in enumerate(zip(self.numbers, self.affordable(), strict=True)):
+            if before == 0:
+                wanted = range(POINTS, MOST + 1)
+            else:
+                wanted = range(max(1, POINTS - before), max(1, POINTS - before) + 1)
+            found += [(number, trials) for trials in wanted if trials <= most and before + trials <= MOST]
+        return found
 
     def saved(self, number: int, trials: int) -> float:
         """Return the variance of the target's optimum that these trials remove."""
-        return float(self.covariance[-1, number] ** 2 / (self.covariance[number, number] + self._error(number, trials)))
+        return float(self._gain(number, trials) * self.covariance[-1, number] ** 2)
 
-    def _error(self, number: int, trials: int) -> float:
-        """Return the variance of what these trials say about their own rung, in addition to those before."""
-        before = self.numbers[number]
+    def _gain(self, number: int, trials: int) -> float:
+        """Return what these trials say about their own rung's optimum: nothing until it lies between two of them."""
+        variance = float(self.covariance[number, number])
+        before = int(self.numbers[number])
         known = (before - 1) ** 2 if before > 1 else 0
-        return float(LOCATED**2 / ((before + trials - 1) ** 2 - known)) if before + trials > 1 else np.inf
+        error = LOCATED**2 / ((before + trials - 1) ** 2 - known) if before + trials > 1 else math.inf
+        reach = 0.5 * (trials - 1) * math.log(FACTOR) if before == 0 else math.inf
+        return math.erf(reach / math.sqrt(2 * variance)) / (variance + error)
 
     def after(self, number: int, trials: int) -> Outlook:
         column = self.covariance[:, number]
-        scale = self.covariance[number, number] + self._error(number, trials)
         numbers = self.numbers.copy()
         numbers[number] += trials
         return Outlook(
             rungs=self.rungs,
             numbers=numbers,
-            covariance=self.covariance - np.outer(column, column) / scale,
+            covariance=self.covariance - self._gain(number, trials) * np.outer(column, column),
             reserve_usd=self.reserve_usd,
             usd=self.usd,
             left_usd=self.left_usd - trials * float(self.usd[number]),
