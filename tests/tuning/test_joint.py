@@ -177,7 +177,7 @@ def test_a_law_that_predicts_the_rungs_outweighs_one_that_does_not():
     assert unchanged.shape_weights["unchanged"] > 0.7
 
 
-def test_rungs_that_contradict_each_other_widen_the_interval_or_leave_only_the_nearest():
+def test_rungs_that_contradict_each_other_widen_the_interval():
     problem = replace(make_problem(sizes=(0.3, 1.0)), priors=replace(make_problem().priors, nugget=0.05))
     truth = Truth(size=-0.4, horizon=0.0, scatter=0.0)
     agreeing = fit_jointly(problem, observed(problem, truth))
@@ -187,10 +187,37 @@ def test_rungs_that_contradict_each_other_widen_the_interval_or_leave_only_the_n
         for one in observed(problem, truth)
     ]
     contradicting = fit_jointly(problem, shifted)
-    assert agreeing.wider == 1.0 and not agreeing.nearest_only
+    assert agreeing.wider == 1.0
     assert contradicting.wider > 1.3
     spans = [math.log(one.interval()[1] / one.interval()[0]) for one in (agreeing, contradicting)]
     assert spans[1] > 1.5 * spans[0]
+
+
+def test_the_nearest_rung_does_not_silence_all_others_that_contradict_it():
+    problem, truth = make_problem(sizes=(0.1, 0.3, 1.0), noise=0.0005), Truth(size=-0.3, horizon=0.1, scatter=0.0)
+    odd = problem.rungs[-1].name
+    history = [
+        replace(one, trial=replace(one.trial, rate=4 * one.trial.rate)) if one.trial.rung == odd else one
+        for one in observed(problem, truth)
+    ]
+    away = math.log(fit_jointly(problem, history).best_rate()) - truth.optimum(problem.target, problem.target)
+    assert abs(away) < 0.25
+
+
+def walled(problem, truth, gap, rungs):
+    """The trials of some rungs, with the first rate that diverges `gap` above the best."""
+    trials = [
+        Observation(Trial(rung.name, math.exp(truth.optimum(rung, problem.target) + gap)), math.inf, rung.usd)
+        for rung in rungs
+    ]
+    return [*observed(problem, truth, rungs=rungs), *trials]
+
+
+def test_how_far_the_best_rate_is_from_diverging_is_learned_from_other_rungs():
+    problem, truth = make_problem(noise=0.0005), Truth(size=0.0, horizon=0.0, scatter=0.0)
+    near, far = (fit_jointly(problem, walled(problem, truth, gap, problem.rungs[:3])) for gap in (0.8, 2.6))
+    place = math.log(near.best_rate()) + 1.2
+    assert near.divergence(place) > 0.6 > 0.3 > far.divergence(place)
 
 
 def test_far_trials_never_say_more_than_near_ones_however_many():

@@ -101,8 +101,7 @@ class Shapes:
         """Return ln of the likelihood of a rung's losses, shapes x places of its optimum.
 
         The height of the U may be anything. A loss far above the rung's lowest says little about the place of the
-        minimum, since no curve has exactly this shape; so a jump at a high rate moves it little. Diverged rates bound
-        the optimum from above.
+        minimum, since no curve has exactly this shape; so a jump at a high rate moves it little.
         """
         places = places_from(low, count)
         found = np.zeros((len(NOISES), len(SKEWS), len(CURVATURE_STEPS), count))
@@ -129,6 +128,15 @@ class Shapes:
             own = np.exp(-0.5 * (apart / NOISE_SPREAD) ** 2)
             top = found.max(0)
             found = top + np.log(np.tensordot(own / own.sum(1)[:, None], np.exp(found - top), 1))
-        for wall in losses.walls:
-            found += np.log(np.maximum(diverges(wall - places, expected_gaps()), 1e-6))
         return found.reshape(-1, count)
+
+
+def wall_likelihood(losses: RungLosses, places: Array) -> Array:
+    """Return ln of the likelihood of which rates of a rung diverged and which trained, gaps x places."""
+    edge = places + GAPS[:, None]
+    found = np.zeros(edge.shape)
+    for wall in losses.walls:
+        found -= np.logaddexp(0, (edge - wall) / SOFT)
+    for rate in losses.rates:
+        found -= np.logaddexp(0, (rate - edge) / SOFT)
+    return found

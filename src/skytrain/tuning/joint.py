@@ -13,8 +13,7 @@ level that may be anywhere, and rungs that agree with each other far from the la
 
 Under each explanation the optima of all rungs are normal, and the rungs with trials are taken in one after another:
 each is first predicted, and how likely its losses were is the explanation's weight. At the end each rung is predicted
-from the others: where these predictions miss by more than they say, the interval widens, and where they miss by far
-more, only the rung nearest to the target counts.
+from the others: where these predictions miss by more than they say, the interval widens.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ import numpy as np
 from .curve import (
     GAPS,
     SKEWS,
-    SOFT,
     STEP,
     Array,
     RungLosses,
@@ -38,6 +36,7 @@ from .curve import (
     expected_gaps,
     places_from,
     u_shape,
+    wall_likelihood,
 )
 from .problem import DIVERGED_NATS, Observation, Problem, Rung, nats_per_log_token
 
@@ -49,8 +48,8 @@ UNKNOWN_LEVEL = 1.9
 UNKNOWN_WEIGHT = 0.5  # of an explanation with such a level, beside the same one with the law's
 REACH = 2.0  # ln of the distance at which settings miss a law almost independently
 BEYOND = 2.5  # ln by which places go beyond the allowed rates
-MISSED = 2.0  # deviations: where rungs miss their predictions by more, the far ones do not count
 QUANTILES = (np.arange(400) + 0.5) / 400
+CAUTIOUS = (0.35, 0.5)  # quantiles of the target's optimum between which the answer is chosen
 NORMAL_PLACES = np.linspace(-6.0, 6.0, 1201)
 NORMAL_SHARES = np.array([NormalDist().cdf(place) for place in NORMAL_PLACES])
 
@@ -114,7 +113,6 @@ class JointFit:
     gaps: Array  # probability of each gap between best and diverging rate
     noise: float
     wider: float  # how far rungs miss what the others predict of them, in deviations; at least 1
-    nearest_only: bool  # whether the far rungs were left out, since they contradict each other
 
     @property
     def earlier_weight(self) -> float | None:
@@ -140,11 +138,13 @@ class JointFit:
         return float(diverges(log_rate - self.optima, self.gaps).mean())
 
     def best_rate(self) -> float:
-        """Return the rate with the least expected loss. A run that diverges has wasted half of its tokens on average."""
+        """Return the rate with the least expected loss among those just below the middle of what is believed.
+
+        A run that diverges has wasted half of its tokens on average. Without the bounds, explanations that hardly
+        count decide by how far away they are.
+        """
         wasted = math.log(2) * nats_per_log_token(self.problem, self.history)
-        low = max(math.log(self.problem.lowest), float(self.optima[0]))
-        high = min(math.log(self.problem.highest), float(self.optima[-1]))
-        grid = np.linspace(low, max(low, high) + 1e-9, 121)
+        grid = np.linspace(*np.quantile(self.optima, CAUTIOUS), 121)
         costs = self._above(grid) + wasted * np.array([self.divergence(one) for one in grid])
         return self.problem.clip(math.exp(grid[int(np.argmin(costs))]))
 
@@ -170,12 +170,8 @@ def fit_jointly(problem: Problem, history: Sequence[Observation], also: Sequence
     tried = evidence.informative()
     mixture, shapes = evidence.mixture(tried)
     wider = evidence.missed(tried)
-    nearest_only = wider > MISSED
-    if nearest_only:
-        wider = MISSED
-        mixture, shapes = evidence.mixture([min(tried, key=evidence.distance)])
     names = [one.trial.rung for one in history]
-    weights = evidence.posterior()
+    weights, gaps = evidence.posterior()
     by_skew = weights.sum((0, 2))
     curvatures = np.einsum("nsc,c->s", weights, evidence.shapes.curvatures) / np.maximum(by_skew, 1e-12)
     fit = JointFit(
@@ -188,10 +184,9 @@ def fit_jointly(problem: Problem, history: Sequence[Observation], also: Sequence
         shape_weights=shapes,
         skews=by_skew,
         curvatures=curvatures,
-        gaps=evidence.gaps(mixture),
+        gaps=gaps,
         noise=float(weights.sum((1, 2)) @ evidence.shapes.noises),
         wider=wider,
-        nearest_only=nearest_only,
     )
     numbers = [number for number, rung in enumerate(evidence.rungs) if rung.name in names]
     return replace(fit, curves=tuple(_curve(fit, evidence, number) for number in numbers))
@@ -234,8 +229,8 @@ class Evidence:
     losses: tuple[RungLosses, ...]
     shapes: Shapes
     places: Array
-    marginal: Array  # rungs x shapes: ln likelihood of a rung's losses under a shape, wherever its optimum is
-    likelihood: Array  # rungs x places: ln, averaged over the shapes that the other rungs leave
+    marginal: Array  # rungs x shapes x gaps: ln likelihood of a rung's trials, wherever its optimum is
+    likelihood: Array  # rungs x places: ln, averaged over the shapes and gaps that the other rungs leave
 
     @classmethod
     def of(cls, problem: Problem, history: Sequence[Observation], also: Sequence[Rung] = ()) -> Evidence:
@@ -256,33 +251,41 @@ class Evidence:
             losses=losses,
             shapes=shapes,
             places=places,
-            marginal=np.zeros((len(rungs), shapes.prior.size)),
+            marginal=np.zeros((len(rungs), shapes.prior.size, len(GAPS))),
             likelihood=np.zeros((len(rungs), len(places))),
         )
         tried = blank.informative()
         if not tried:
             return blank
-        by_shape = np.array([shapes.likelihood(losses[one], float(low), len(places)) for one in tried])
+        shaped = np.array([shapes.likelihood(losses[one], float(low), len(places)) for one in tried])
+        walled = np.array([wall_likelihood(losses[one], places) for one in tried])
+        top = shaped.max((1, 2), keepdims=True)
+        shares = np.exp(shaped - top)
+        edges = np.exp(walled)
         # Every place counts alike here: rungs share what they miss of a law, which must not look like noise.
-        marginal = _log_sum(by_shape, 2) - math.log(len(places))
-        others = shapes.prior.ravel() + marginal.sum(0) - marginal
-        others -= _log_sum(others, 1)[:, None]
+        marginal = np.log(shares @ edges.transpose(0, 2, 1) / len(places) + np.finfo(float).tiny) + top
+        others = blank.prior() + marginal.sum(0) - marginal
+        weights = np.exp(others - others.max((1, 2), keepdims=True))
+        both = (weights.transpose(0, 2, 1) @ shares * edges).sum(1)
         blank.marginal[tried] = marginal
-        blank.likelihood[tried] = _log_sum(by_shape + others[:, :, None], 1)
+        blank.likelihood[tried] = np.log(both / weights.sum((1, 2))[:, None] + np.finfo(float).tiny) + top[:, 0]
         return blank
 
-    def posterior(self) -> Array:
-        """Return the probability of each shape of the U after all trials."""
-        weight = self.shapes.prior.ravel() + self.marginal.sum(0)
-        return np.exp(weight - _log_sum(weight, 0)).reshape(self.shapes.prior.shape)
+    def prior(self) -> Array:
+        """Return ln of the prior, shapes x gaps."""
+        return np.asarray(self.shapes.prior.reshape(-1, 1) + np.log(expected_gaps()))
+
+    def posterior(self) -> tuple[Array, Array]:
+        """Return the probabilities of the shapes of the U and of the gaps after all trials."""
+        weight = self.prior() + self.marginal.sum(0)
+        weight = np.exp(weight - weight.max())
+        weight /= weight.sum()
+        return weight.sum(1).reshape(self.shapes.prior.shape), weight.sum(0)
 
     def informative(self) -> list[int]:
         """Return the rungs whose trials say something about their optimum, those with the most trials first."""
         numbers = [number for number, one in enumerate(self.losses) if len(one.rates) > 1 or len(one.walls)]
         return sorted(numbers, key=lambda number: -len(self.losses[number].rates))
-
-    def distance(self, number: int) -> float:
-        return float(np.abs(self._distances()[number]).sum())
 
     def _distances(self) -> Array:
         """Return the logarithmic distances in size, horizon and batch of each rung from the target."""
@@ -339,17 +342,6 @@ class Evidence:
             misses.append((found - mean[number]) ** 2 / (covariance[number, number] + spread))
         # One more, of exactly one deviation, keeps two rungs from deciding everything.
         return max(1.0, math.sqrt((1 + sum(misses)) / (1 + len(misses))))
-
-    def gaps(self, mixture: OptimaMixture) -> Array:
-        """Return the probabilities of the gap between best and diverging rate, given which rates diverged."""
-        mean, _ = mixture.moments()
-        weight = np.log(expected_gaps())
-        for number, losses in enumerate(self.losses):
-            for x in losses.rates:
-                weight -= np.logaddexp(0, (x - mean[number] - GAPS) / SOFT)
-            for x in losses.walls:
-                weight -= np.logaddexp(0, (GAPS - x + mean[number]) / SOFT)
-        return np.asarray(np.exp(weight - _log_sum(weight, 0)))
 
 
 def _losses(history: Sequence[Observation], rung: str) -> RungLosses:

@@ -122,8 +122,6 @@ def doubts(search: Search, fit: JointFit, rate: float) -> tuple[str, ...]:
             warnings.append(f"{rung.name}: its best rate is the {word} that was tried, so its optimum may lie beyond")
     if fit.shape_weights.get(STANDARD, 0.0) > DISAGREES:
         warnings.append("the trials contradict the parametrization: the best rate moves with the model's size")
-    if fit.nearest_only:
-        warnings.append("the rungs contradict each other, so only the one nearest to the target counts")
     low, high = fit.interval()
     if high > VAGUE * low:
         warnings.append(f"the trials leave the optimum open by a factor of {high / low:.0f}")
