@@ -10,6 +10,7 @@ from skytrain.report.curves import BUCKETS, RunCurves, curves_of, page_data, sho
 from skytrain.report.dashboard_page import dashboard_data
 from skytrain.report.page import html_data, html_page
 from skytrain.runs import RunStatus
+from skytrain.tuning import SweepStatus
 
 
 def run_of(records, **more):
@@ -55,6 +56,13 @@ def test_a_run_that_diverged_says_nan_and_not_that_there_is_no_loss():
     row = dashboard_data("store", [status], [], None, None, "")["runs"][0]
     assert row["cells"][2:4] == ["nan", "inf"]
     json.dumps(row, allow_nan=False)
+
+
+def test_the_dollars_of_a_sweep_are_those_that_it_spent_and_not_what_its_final_run_may_cost():
+    sweep = SweepStatus("s", "answered", 3, [], [], [], 0.09, 0.5, 0.01, 0.005, 0.02)
+    data = dashboard_data("store", [], [sweep], None, None, "")
+    assert ("spent by sweeps, with their trials", "$0.09") in data["tiles"]
+    assert dict(zip(data["sweep_columns"][1:], data["sweeps"][0]["cells"], strict=True))["final run at most"] == "$0.50"
 
 
 def test_a_task_has_its_errors_and_chance_and_is_alone_on_its_axis():

@@ -28,7 +28,7 @@ COLUMNS = (
     "tries",
     "host",
 )
-SWEEP_COLUMNS = ("sweep", "state", "trials", "running", "dollars", "final run", "answer", "interval")
+SWEEP_COLUMNS = ("sweep", "state", "trials", "running", "dollars", "final run at most", "answer", "interval")
 DASHBOARD_STYLE = """
 #bar { display: flex; flex-wrap: wrap; gap: .8rem; align-items: center; margin: 1rem 0; position: sticky; top: 0; }
 #bar { background: var(--paper); padding: .4rem 0; z-index: 2; } #filter { flex: 0 1 320px; padding: .3rem .5rem; }
@@ -68,11 +68,11 @@ def dashboard_data(
     known = [each.usd for each in runs if each.usd is not None]
     going = [each for each in runs if each.state in ("running", "starting")]
     open_usd = [each.projected_usd for each in going if each.projected_usd is not None]
-    tuned = sum(each.spent_usd + each.final_usd for each in sweeps)
+    tuned = sum(each.spent_usd for each in sweeps)
     tiles = [("runs", f"{len(runs):,}"), ("running", str(len(going)))]
     tiles += [("spent by runs", f"${sum(known):,.2f}")] if known else []
     tiles += [("projected of those running", f"${sum(open_usd):,.2f}")] if open_usd else []
-    tiles += [("sweeps", str(len(sweeps))), ("spent by sweeps", f"${tuned:,.2f}")] if sweeps else []
+    tiles += [("sweeps", str(len(sweeps))), ("spent by sweeps, with their trials", f"${tuned:,.2f}")] if sweeps else []
     if account is not None:
         tiles.append(("machines", f"{len(account.machines)}, ${account.usd_per_hour:,.2f} per hour"))
     reading = f", reading: {loading[0]:,} of {loading[1]:,} runs" if loading else ""
