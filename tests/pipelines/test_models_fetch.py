@@ -20,8 +20,8 @@ from skytrain.pipelines.generate import generate
 from skytrain.pipelines.models import fetch_model
 from skytrain.planning import PlanRequest
 from skytrain.runs import Silent
-from skytrain.storage import Store, open_store
-from skytrain.storage.staged import DamagedModel, find_staged
+from skytrain.storage import DamagedRecord, Store, open_store
+from skytrain.storage.staged import find_staged
 from skytrain.targets import Trials, find_inputs
 from skytrain.targets.inputs import MissingInput
 from skytrain.targets.plans import compose_plan, plan_run
@@ -182,7 +182,7 @@ def test_the_token_comes_from_the_environment_only(hub, root, monkeypatch):
 def test_records_that_name_no_commit_are_damaged(hub, root):
     store = fetched(root)
     store.write(f"models/{NAME}.refs.json", json.dumps({"main": "../../runs/x"}).encode())
-    with pytest.raises(DamagedModel):
+    with pytest.raises(DamagedRecord):
         find_staged(store, NAME)
 
 

@@ -26,7 +26,6 @@ from skytrain.pipelines.export import ExportRequest, export
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
 from skytrain.runs import (
-    DamagedRecord,
     Silent,
     Start,
     attempt_numbers,
@@ -38,7 +37,7 @@ from skytrain.runs import (
     save_run,
     write_outcome,
 )
-from skytrain.storage import Retry, Store, open_store
+from skytrain.storage import DamagedRecord, Retry, Store, open_store
 from skytrain.training import CausalLM
 from skytrain.training.services import spent_before, start_meter
 from skytrain.training.upcycling import build_upcycled, check_upcycling

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from skytrain.cli.main import app
 from skytrain.config import SkytrainError, check_trusted, forget_trust, trust, trust_settings, visible
 from skytrain.pipelines.train import train
-from skytrain.runs import DamagedRecord, Silent, load_run, read_object
-from skytrain.storage import open_store
+from skytrain.runs import Silent, load_run
+from skytrain.storage import DamagedRecord, open_store, read_object
 from tests.support.tiny import tiny_config
 
 ATTACK = """\

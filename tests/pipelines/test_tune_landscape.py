@@ -12,8 +12,8 @@ import pytest
 from skytrain.config import Config, ConfigError, SkytrainError
 from skytrain.pipelines import tune as tuning_story
 from skytrain.pipelines.tune import tune
-from skytrain.runs import Silent, boot_clock, read_object
-from skytrain.storage import open_store
+from skytrain.runs import Silent, boot_clock
+from skytrain.storage import open_store, read_object
 from skytrain.tuning import Ledger, SweepStore, TrialResult, plan_sweep, shape_named, trial_config, tune_here
 from skytrain.tuning.ledger import BudgetError, Entry
 from tests.pipelines.test_tune import SWEEP

@@ -5,7 +5,6 @@ import pytest
 
 from skytrain.runs import (
     Cause,
-    DamagedRecord,
     Fence,
     Superseded,
     check_newest,
@@ -15,7 +14,7 @@ from skytrain.runs import (
     record_resume,
     write_outcome,
 )
-from skytrain.storage import open_store
+from skytrain.storage import DamagedRecord, open_store
 from skytrain.storage.folder import FolderStore
 
 
@@ -56,7 +55,7 @@ def test_the_newest_word_is_enough_however_many_attempts_there_were(store, monke
     for start in (0, 10, 20, 15, 30):
         record_resume(store, "r", claim_attempt(store, "r"), start)
     read, keys = FolderStore.read, []
-    monkeypatch.setattr(FolderStore, "read", lambda self, key: keys.append(key) or read(self, key))
+    monkeypatch.setattr(FolderStore, "read", lambda self, key, *most: keys.append(key) or read(self, key, *most))
     fence = read_fence(store, "r")
     assert fence == Fence({0: 0, 1: 10, 2: 20, 3: 15, 4: 30})
     assert keys == ["runs/r/attempts/4/resumed.json"]

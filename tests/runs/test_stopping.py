@@ -1,7 +1,7 @@
 import pytest
 
-from skytrain.runs import DamagedRecord, ask_stop, read_stop, stop_asked
-from skytrain.storage import StoreUnreachable, open_store
+from skytrain.runs import ask_stop, read_stop, stop_asked
+from skytrain.storage import DamagedRecord, StoreUnreachable, open_store
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_a_damaged_request_is_named(store, body):
 
 
 def test_a_store_that_does_not_answer_is_not_a_damaged_request(store, monkeypatch):
-    def refuse(key: str) -> bytes:
+    def refuse(key: str, at_most: int) -> bytes:
         raise StoreUnreachable("read", key, "SlowDown")
 
     monkeypatch.setattr(store, "read", refuse)

@@ -32,7 +32,6 @@ from skytrain.jobs.node_agent import NodeAgent
 from skytrain.jobs.rendezvous import GenerationOver, check_generation
 from skytrain.planning import Budget
 from skytrain.runs import (
-    DamagedRecord,
     HostSpends,
     Meter,
     Superseded,
@@ -45,7 +44,7 @@ from skytrain.runs import (
     write_outcome,
 )
 from skytrain.runs.meter import MeteredMachine
-from skytrain.storage import NotFound, Stat, Store, StoreUnreachable
+from skytrain.storage import DamagedRecord, NotFound, Stat, Store, StoreUnreachable
 from skytrain.storage.base import Progress
 from skytrain.targets import stopping
 from skytrain.targets.ec2 import machines as ec2_machines

@@ -26,7 +26,6 @@ from skytrain.pipelines.costs import costs
 from skytrain.planning import PrepareWork
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.runs import (
-    DamagedRecord,
     LaunchedGroup,
     LaunchRecord,
     Silent,
@@ -43,7 +42,7 @@ from skytrain.runs import (
     user_name,
 )
 from skytrain.runs.launches import LaunchOrigin
-from skytrain.storage import StoreUnreachable, open_store
+from skytrain.storage import DamagedRecord, StoreUnreachable, open_store
 from skytrain.targets import (
     PlannedJob,
     RunEnd,

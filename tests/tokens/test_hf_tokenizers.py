@@ -235,7 +235,7 @@ def broken(folders: dict[str, Path], folder: Path, change: str) -> Path:
     [
         ("empty", r"tokenizer.name: .*t has no tokenizer.json\n  give the folder"),
         ("slow", r"tokenizer.name: .*only a slow tokenizer \(tokenizer.model\).*\n  convert it once"),
-        ("damaged", r"tokenizer.name: .*tokenizer.json is not JSON.*\n  download it again"),
+        ("damaged", r"tokenizer.name: .*tokenizer.json is damaged: .*JSON.*\n  download it again"),
         ("no vocabulary", r"tokenizer.name: .*tokenizer.json has no vocabulary.*\n  give the folder"),
     ],
 )
@@ -305,3 +305,13 @@ def test_a_tokenizer_is_read_where_transformers_refuses_the_configuration_of_its
     (tmp_path / "config.json").write_text(json.dumps(described))
     found = read_hf_tokenizer("a-1", read_tokenizer_files(tmp_path), text_may_be_special=False)
     assert found.hash == plain.hash and found.encode_prompt("the store") == plain.encode_prompt("the store")
+
+
+def test_a_tokenizer_config_names_no_other_file_of_this_computer(folders: dict[str, Path], tmp_path: Path) -> None:
+    """transformers would read a GGUF file that it names in place of the tokenizer's own."""
+    folder = Path(shutil.copytree(folders["gpt2" if "gpt2" in folders else "byte_level"], tmp_path / "evil"))
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (tmp_path / "secret").write_text("mine")
+    config |= {"tokenizer_class": "GPT2Tokenizer", "gguf_file": str(tmp_path / "secret"), "vocab_file": "/etc/passwd"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    assert load_tokenizer_folder(folder).vocab_size > 0

@@ -147,5 +147,5 @@ def test_a_packed_split_travels_to_a_worker(store: Store) -> None:
 def test_an_altered_index_is_named(store: Store) -> None:
     write_split(store, documents(60))
     store.write(f"{PREFIX}/shard-00001.idx", b"\0" * 8)
-    with pytest.raises(SkytrainError, match=r"shard-00001\.idx was altered"):
+    with pytest.raises(SkytrainError, match=r"shard-00001\.idx is damaged: it was altered"):
         PackedSplit.of(TokenSplit.open(store, PREFIX))

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from skytrain.config import compose
-from skytrain.runs import DamagedRecord
-from skytrain.storage import open_store
+from skytrain.storage import DamagedRecord, open_store
 from skytrain.tuning import (
     Answer,
     EarlierSweep,

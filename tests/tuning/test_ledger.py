@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skytrain.runs import DamagedRecord
-from skytrain.storage import open_store
+from skytrain.storage import DamagedRecord, open_store
 from skytrain.tuning import HourlyPrice, Ledger
 from skytrain.tuning.ledger import BudgetError
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import asdict, dataclass
 
 from ..config import CloudConfig, SkytrainError
-from ..storage import NotFound, Store
+from ..storage import NotFound, Store, read_typed
 from .calls import Call
 from .errors import CloudError
 from .session import AwsSession
@@ -90,11 +90,6 @@ def record_image(store: Store, image: PushedImage) -> None:
 def pushed_image(store: Store) -> PushedImage | None:
     """Return the newest image that `skytrain image push` recorded; None if there is none."""
     try:
-        record = json.loads(store.read(RECORD))
-        return PushedImage(**{name: str(record[name]) for name in PushedImage.__dataclass_fields__})
+        return read_typed(store, RECORD, PushedImage, remedy="skytrain image push writes it again")
     except NotFound:
         return None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SkytrainError(
-            f"{store.url(RECORD)} is damaged: {error!r:.200}\n  skytrain image push writes it again"
-        ) from None

@@ -15,27 +15,35 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from ..runs import (
-    Fence,
-    RunRecord,
-    Superseded,
-    check_newest,
+from ..config import build
+from ..runs import Fence, RunRecord, Superseded, check_newest, list_runs, load_run, now, read_fence
+from ..storage import (
+    MANIFEST_BYTES,
+    NotFound,
+    Stat,
+    Store,
+    data_of,
+    is_number,
     is_time,
-    is_whole,
-    list_runs,
-    load_run,
-    now,
-    read_fence,
+    read_object,
+    read_whole,
 )
-from ..storage import MANIFEST_BYTES, NotFound, Stat, Store
-from .errors import USE_ANOTHER, CheckpointError, DamagedCheckpoint, SaveFailed, TakenOver
+from .errors import (
+    ANOTHER,
+    USE_ANOTHER,
+    CheckpointError,
+    DamagedCheckpoint,
+    SaveFailed,
+    TakenOver,
+    damage_of_checkpoint,
+)
 from .manifest import FORMAT, CheckpointManifest, check_format, parse_manifest
 
 MANIFEST = "manifest.json"
 VALIDATION = "validation.json"
 SHA256 = re.compile("[0-9a-f]{64}")
+SAVE = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")  # the folder of a save's files
 _MARKER = re.compile(r"(?P<folder>.*)/COMMITTED\.(?P<attempt>\d+)")
 _STEP = re.compile(r"runs/(?P<run>[^/]+)/checkpoints/step-(?P<step>\d+)")
 
@@ -147,22 +155,18 @@ def _markers(stats: Iterable[Stat]) -> Iterator[tuple[str, int]]:
 def read_marker(store: Store, commit: Commit) -> Marker:
     url = store.url(commit.marker_key)
     try:
-        fields = json.loads(store.read(commit.marker_key))
-        check_format(fields["format"], url)
-        marker = Marker(**fields)
-        if (
-            not is_time(marker.committed_at)
-            or not is_whole(marker.bytes)
-            or not SHA256.fullmatch(marker.manifest_sha256)
-        ):
-            raise ValueError("it has no time, size or hash")
-        return marker
-    except CheckpointError:
-        raise
+        with damage_of_checkpoint():
+            fields = read_object(store, commit.marker_key, remedy=ANOTHER)
+            check_format(fields.get("format"), url)
+            with data_of(url, ANOTHER):
+                marker: Marker = build(Marker, fields)
+                if not is_time(marker.committed_at) or not SHA256.fullmatch(marker.manifest_sha256):
+                    raise ValueError("it has no time or hash")
+                if not SAVE.fullmatch(marker.folder):
+                    raise ValueError(f"{marker.folder!r:.60} is not the folder of a save")
     except NotFound:
         raise CheckpointError(f"{store.url(commit.key)} was deleted while it was being read") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DamagedCheckpoint(f"{url} is not a checkpoint's marker{USE_ANOTHER}") from error
+    return marker
 
 
 def read_manifest(store: Store, commit: Commit) -> tuple[str, CheckpointManifest]:
@@ -171,7 +175,8 @@ def read_manifest(store: Store, commit: Commit) -> tuple[str, CheckpointManifest
     folder = f"{commit.key}/{marker.folder}"
     url = store.url(f"{folder}/{MANIFEST}")
     try:
-        data = store.read(f"{folder}/{MANIFEST}", MANIFEST_BYTES)
+        with damage_of_checkpoint():
+            data = read_whole(store, f"{folder}/{MANIFEST}", MANIFEST_BYTES, ANOTHER)
     except NotFound:
         raise DamagedCheckpoint(f"{url} is missing, so this checkpoint cannot be read{USE_ANOTHER}") from None
     if hashlib.sha256(data).hexdigest() != marker.manifest_sha256:
@@ -227,11 +232,11 @@ def write_validation(store: Store, run: str, step: int, loss: float) -> None:
 
 def read_validation(store: Store, commit: Commit) -> float | None:
     try:
-        measured: Any = json.loads(store.read(f"{commit.key}/{VALIDATION}"))
-        return float(measured["val/loss"])
+        with damage_of_checkpoint():
+            return float(
+                read_object(store, f"{commit.key}/{VALIDATION}", {"val/loss": is_number}, remedy="delete it")[
+                    "val/loss"
+                ]
+            )
     except NotFound:
         return None
-    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
-        raise DamagedCheckpoint(
-            f"{store.url(f'{commit.key}/{VALIDATION}')} does not contain a loss\n  delete it"
-        ) from None

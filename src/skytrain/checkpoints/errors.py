@@ -5,23 +5,38 @@ Each takes its text as its only argument, since an error on one rank is pickled 
 
 from __future__ import annotations
 
-from ..config import EXIT_CODES, SkytrainError
-from ..storage import AccessDenied
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-USE_ANOTHER = (
-    "\n  use another checkpoint: `skytrain checkpoints verify RUN` says which are intact; "
+from ..config import EXIT_CODES, SkytrainError
+from ..storage import AccessDenied, DamagedRecord
+
+ANOTHER = (
+    "use another checkpoint: `skytrain checkpoints verify RUN` says which are intact; "
     "`skytrain train ... --fall-back` resumes a run from its newest intact one"
 )
+
+
+USE_ANOTHER = f"\n  {ANOTHER}"
 
 
 class CheckpointError(SkytrainError):
     """A checkpoint that cannot be read, written or used here."""
 
 
-class DamagedCheckpoint(CheckpointError):
+class DamagedCheckpoint(CheckpointError, DamagedRecord):
     """Bytes are missing, or are not those that were committed."""
 
     exit_code = EXIT_CODES["damaged"]
+
+
+@contextmanager
+def damage_of_checkpoint() -> Iterator[None]:
+    """Raise damage that is found inside the block as that of a checkpoint."""
+    try:
+        yield
+    except DamagedRecord as error:
+        raise error if isinstance(error, CheckpointError) else DamagedCheckpoint(str(error)) from None
 
 
 class AnotherModel(CheckpointError):

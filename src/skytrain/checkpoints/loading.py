@@ -9,8 +9,8 @@ from torch import nn
 
 from ..config import ModelConfig, SkytrainError, TokenizerConfig, build, check_named, check_trusted
 from ..models import build_model, find_weights, is_pretrained, load_llmc, load_pretrained, place_of
-from ..runs import RunRecord, record_of
-from ..storage import Store
+from ..runs import RunRecord
+from ..storage import Store, record_of
 from ..tokens import (
     Tokenizer,
     is_stored,

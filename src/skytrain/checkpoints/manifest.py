@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import USE_ANOTHER, CheckpointError, DamagedCheckpoint
+from ..storage import data_of, parse_object
+from .errors import ANOTHER, USE_ANOTHER, CheckpointError, DamagedCheckpoint, damage_of_checkpoint
 
 FORMAT = 2
 NATIVE = "skytrain"
@@ -123,9 +124,9 @@ class CheckpointManifest:
 
 
 def parse_manifest(data: bytes, url: str) -> CheckpointManifest:
-    try:
-        fields = json.loads(data)
-        check_format(fields["format"], url)
+    with damage_of_checkpoint(), data_of(url, ANOTHER):
+        fields = parse_object(data, url, remedy=ANOTHER)
+        check_format(fields.get("format"), url)
         files = {name: SavedFile(int(size), sha256) for name, size, sha256 in fields["files"]}
         names = list(files)
         tensors = {
@@ -147,12 +148,6 @@ def parse_manifest(data: bytes, url: str) -> CheckpointManifest:
                 f"{url} has tensors of type {', '.join(unknown)}, which this version does not support"
             )
         return CheckpointManifest(files, tensors, fields["state"], fields["kind"])
-    except CheckpointError:
-        raise
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, OverflowError) as error:
-        raise DamagedCheckpoint(
-            f"{url} is not a checkpoint's manifest ({type(error).__name__}: {error}){USE_ANOTHER}"
-        ) from error
 
 
 def check_format(version: object, url: str) -> None:

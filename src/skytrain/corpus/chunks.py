@@ -14,7 +14,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..config import DataConfig
-from ..storage import Store
+from ..storage import (
+    AGAIN,
+    RECORD_BYTES,
+    Shape,
+    Store,
+    damaged,
+    data_of,
+    is_list,
+    is_mapping,
+    is_text,
+    is_whole,
+    parse_object,
+)
 from .clean import Cleaned, Tally, clean
 from .cut import ChunkRun, cut
 from .documents import BadRecord, Document, column_at, from_parquet, to_parquet
@@ -47,6 +59,12 @@ class Chunk:
     @property
     def piece(self) -> int:
         return int(self.name.partition("-")[0])
+
+
+HEAD: Shape = {
+    "name": is_text, "input_bytes": is_whole, "documents_read": is_whole, "bytes_read": is_whole, "documents": is_whole,
+    "bytes": is_whole, "tallies": is_mapping, "removed": is_mapping, "examples": is_mapping, "sizes": is_list,
+}  # fmt: skip
 
 
 class ChunkWork(NamedTuple):
@@ -118,7 +136,7 @@ def _store(store: Store, folder: str, made: Made) -> Stored:
     if made.file is None:
         return Stored(read_head(store, f"{folder}/{made.name}"), False)
     store.write(f"{folder}/{made.name}", made.file)  # atomic, so an existing file is complete
-    return Stored(_unpack_head(made.file), True)
+    return Stored(_unpack_head(made.file, made.name), True)
 
 
 def read_facts(store: Store, folder: str, chunk: Chunk) -> np.ndarray:
@@ -167,6 +185,8 @@ def _read_section(store: Store, folder: str, chunk: Chunk, number: int) -> bytes
     key = f"{folder}/{chunk.name}"
     stat = store.stat(key)
     assert stat is not None
+    if stat.size < end:
+        raise damaged(store.url(key), "it is shorter than its head says", AGAIN)
     return store.read_range(key, stat.size - end, chunk.sizes[number])
 
 
@@ -175,14 +195,21 @@ def _pack(chunk: Chunk, sections: list[bytes]) -> bytes:
     return len(head).to_bytes(8, "little") + head + b"".join(sections)
 
 
-def _unpack_head(data: bytes) -> Chunk:
-    values = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return Chunk(**{**values, "sizes": tuple(values["sizes"])})
+def _unpack_head(data: bytes, where: str) -> Chunk:
+    """Return what a chunk says of itself: a JSON object after its length."""
+    values = parse_object(data[8 : 8 + int.from_bytes(data[:8], "little")], where, HEAD, AGAIN)
+    with data_of(where, AGAIN):
+        if len(values["sizes"]) != 3 or not all(is_whole(size) and size >= 0 for size in values["sizes"]):
+            raise ValueError(f"{values['sizes']!r:.60} are no sizes")
+        return Chunk(**{**values, "sizes": tuple(values["sizes"])})
 
 
 def read_head(store: Store, key: str) -> Chunk:
     size = store.read_range(key, 0, 8)
-    return _unpack_head(size + store.read_range(key, 8, int.from_bytes(size, "little")))
+    length = int.from_bytes(size, "little")
+    if length > RECORD_BYTES:
+        raise damaged(store.url(key), "it does not begin with a head", AGAIN)
+    return _unpack_head(size + store.read_range(key, 8, length), store.url(key))
 
 
 def _work(data: DataConfig, source: Any, done: set[str]) -> Iterator[ChunkWork]:

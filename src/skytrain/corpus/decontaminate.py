@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 from numba import njit
 
+from ..storage import parse_json
 from .characters import character_tables, pack, pack_groups
 from .minhash import COMBINE, hash_words, mix
 
@@ -42,7 +42,7 @@ def examples_in(lines: Iterable[str]) -> Iterator[str]:
     """Yield each line of a text, or every string inside each line's JSON."""
     for line in lines:
         if line.lstrip()[:1] in ("{", "["):
-            yield from _strings(json.loads(line))
+            yield from _strings(parse_json(line))
         elif line.strip():
             yield line
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import MissingExtra
+from ..storage import parse_json
 
 ROWS_AT_ONCE = 1024
 
@@ -93,7 +94,7 @@ def from_parquet(body: bytes, rows: list[int] | None = None) -> Iterator[Documen
     for batch in batches:
         columns = (batch.column(name).to_pylist() for name in ("id", "text", "source", "meta"))
         for id_, text, source, meta in zip(*columns, strict=True):
-            yield Document(id_, text, source, json.loads(meta))
+            yield Document(id_, text, source, parse_json(meta))
 
 
 def column_at(body: bytes, name: str, rows: list[int]) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..config import SkytrainError
-from ..storage import Store
+from ..storage import AGAIN, Store, read_data, record_of
 from .dedup import EXACT, NEAR, SAME_ID
 from .documents import tables_to_parquet
 from .manifest import CorpusManifest
@@ -137,7 +137,8 @@ def read_duplicates(store: Store, keys: list[str], columns: list[str]) -> Iterat
     import pyarrow.parquet as pq
 
     for key in keys:
-        file = pq.ParquetFile(pa.BufferReader(store.read(key, at_most=None)))
+        with record_of(store, key, AGAIN):  # pyarrow's errors are ValueErrors
+            file = pq.ParquetFile(pa.BufferReader(read_data(store, key)))
         for batch in file.iter_batches(ROWS_AT_ONCE, columns=columns):
             yield {name: batch.column(name).to_numpy(zero_copy_only=False) for name in columns}
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..config import DataConfig, SkytrainError, build, nearest, plural
-from ..runs import record_of
-from ..storage import MANIFEST_BYTES
+from ..config import DataConfig, SkytrainError, nearest, plural
+from ..storage import AGAIN, MANIFEST_BYTES, damaged, read_data, read_typed
 from .documents import Document, from_parquet, texts_in_parquet
 from .versions import choose_version, recipe_hash
 
 if TYPE_CHECKING:
     from ..storage import Store
+
+PART = re.compile(r"part-\d{5,9}\.parquet")
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,6 @@ class CorpusManifest:
     def to_json(self) -> bytes:
         return (json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n").encode()
 
-    @classmethod
-    def from_json(cls, data: bytes) -> CorpusManifest:
-        manifest: CorpusManifest = build(cls, {"nul_characters": 0, **json.loads(data)})
-        return manifest
-
 
 def corpus_folder(dataset: str, version: str) -> str:
     return f"corpora/{dataset}/{version}"
@@ -79,8 +75,11 @@ def corpus_folder(dataset: str, version: str) -> str:
 
 def open_corpus(store: Store, dataset: str, version: str) -> CorpusManifest:
     key = f"{corpus_folder(dataset, version)}/manifest.json"
-    with record_of(store, key):
-        return CorpusManifest.from_json(store.read(key, MANIFEST_BYTES))
+    manifest = read_typed(store, key, CorpusManifest, MANIFEST_BYTES, AGAIN, nul_characters=0)
+    for part in manifest.parts:
+        if not PART.fullmatch(part.name):  # exports have files of these names
+            raise damaged(store.url(key), f"{part.name!r:.80} is not the name of a part", AGAIN)
+    return manifest
 
 
 def find_corpus(store: Store, data: DataConfig) -> CorpusManifest:
@@ -141,11 +140,5 @@ def read_part_texts(store: Store, folder: str, part: CorpusPart) -> Iterator[tup
 
 def part_body(store: Store, folder: str, part: CorpusPart) -> bytes:
     """Return the bytes of a part; raises if they do not match the manifest."""
-    key = f"{folder}/{part.name}"
-    body = store.read(key, at_most=None)
-    if hashlib.sha256(body).hexdigest() != part.sha256:
-        raise SkytrainError(
-            f"{store.url(key)} is not the file that its manifest names: {len(body)} bytes with another sha256, expected {part.bytes} bytes"
-            f"\n  remove {store.url(folder)} and run `skytrain prepare` again"
-        )
-    return body
+    remedy = f"remove {store.url(folder)} and run `skytrain prepare` again"
+    return read_data(store, f"{folder}/{part.name}", part.sha256, remedy)

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from ..models import Branches, KVCache
-from ..runs import Shape, is_amount, is_texts, read_object, record_of
-from ..storage import NotFound, Store
+from ..storage import NotFound, Shape, Store, is_amount, is_texts, read_object, record_of
 from ..tokens import Batch, as_batch
 from .scorer import DataShare, RowLengths, TargetScores
 from .whole_model import WholeModel

@@ -10,8 +10,8 @@ import torch
 from ..checkpoints import is_model_file, load_model
 from ..config import Config, SkytrainError, check_named
 from ..models import check_precision, choose_device_type, is_pretrained, resolve_precision
-from ..runs import RunRecord, load_run, record_of
-from ..storage import Store
+from ..runs import RunRecord, load_run
+from ..storage import Store, record_of
 from ..tokens import Tokenizer
 from .ensemble import EnsembleDefinition, EnsembleModel, read_ensemble
 from .whole_model import WholeModel

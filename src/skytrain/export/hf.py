@@ -13,6 +13,7 @@ from torch import nn
 
 from ..config import SkytrainError
 from ..models import MAX_FILE_BYTES, Decoder, HFCausalLM, count_parameters, save_hf_folder
+from ..storage import DamagedRecord, read_file_object
 from ..tokens import Tokenizer
 from .card import ModelFacts, TrainingFacts, model_card
 from .folder import new_folder
@@ -73,8 +74,8 @@ def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path, how: H
 def read_dtype(folder: Path) -> str:
     """Return the type of an exported folder's weights: bf16, fp16 or fp32, or any other as config.json spells it."""
     try:
-        written = str(json.loads((folder / "config.json").read_text(encoding="utf-8"))["dtype"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        written = str(read_file_object(folder / "config.json")["dtype"])
+    except (OSError, DamagedRecord, KeyError) as error:
         raise SkytrainError(f"{folder / 'config.json'} cannot be read: {error!r}\n  remove {folder}") from None
     return next((name for name, dtype in DTYPES.items() if str(dtype) == f"torch.{written}"), written)
 
@@ -88,13 +89,13 @@ def _save_transformers(model: HFCausalLM, folder: Path, how: HFExport) -> None:
     }
     theirs.save_pretrained(folder, state_dict=weights, max_shard_size=how.max_file_bytes)
     path = folder / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
+    config = read_file_object(path)
     config["dtype"] = str(dtype).removeprefix("torch.")
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _facts(model: Decoder | HFCausalLM, folder: Path) -> ModelFacts:
-    written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    written = read_file_object(folder / "config.json")
     return ModelFacts(
         name=model.config.name.rstrip("/").rpartition("/")[2],
         family=written["model_type"],

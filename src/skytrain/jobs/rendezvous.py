@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..config import EXIT_CODES, SUPERSEDED, SkytrainError
-from ..runs import BOOT_SHAPE, DamagedRecord, HostRecord, Presence, host_key, host_record, meeting_folder, read_object
-from ..storage import NotFound, Store
+from ..runs import BOOT_SHAPE, HostRecord, Presence, host_key, host_record, meeting_folder
+from ..storage import NotFound, Store, damaged, read_object, read_whole
 from .generations import EndGeneration, GenerationEnd, JobGeneration, MeetingView, Propose, machine_of
 
 _GENERATION = re.compile(r"(?P<number>\d+)\.(?P<end>(ended|over)\.)?json")
@@ -115,7 +115,7 @@ def read_generation(store: Store, run: str, meeting: MeetingObjects) -> Generati
     except SkytrainError:
         raise
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise DamagedRecord(store, key, error) from None
+        raise damaged(store.url(key), error) from None
 
 
 def _final_end(store: Store, run: str, meeting: MeetingObjects, launch: str | None) -> dict[str, Any] | None:
@@ -168,7 +168,7 @@ class MeetingStore:
         mine = self._identity
         for each in list_meeting(self._store, mine.run).hosts:
             if each.host in hosts and each.presence != "left":
-                record = self._store.read(each.stat.key)
+                record = read_whole(self._store, each.stat.key)
                 self._store.write(host_key(mine.run, "left", each.shape, each.host), record)
                 self._store.delete(each.stat.key)
 
@@ -245,7 +245,7 @@ class MeetingStore:
                     rendezvous_id=body["rendezvous_id"],
                 )
             except (KeyError, TypeError) as error:
-                raise DamagedRecord(self._store, key, error) from None
+                raise damaged(self._store.url(key), error) from None
         return self._generations[number]
 
     def _read_end(self, meeting: MeetingObjects, number: int, kind: str) -> GenerationEnd | None:
@@ -257,7 +257,7 @@ class MeetingStore:
             try:
                 end = GenerationEnd(body["by"], body["reason"], body["exit_code"], body["saves"])
             except KeyError as error:
-                raise DamagedRecord(self._store, key, error) from None
+                raise damaged(self._store.url(key), error) from None
             self._ends[number, kind] = end, body.get("launch")
         end, launch = self._ends[number, kind]
         # The end of an earlier launch is history: repeating the command resumes the run.

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..config import SkytrainError
-from ..runs import read_object
-from ..storage import NotFound, Store
+from ..storage import DamagedRecord, NotFound, Store, data_of, read_file_object, read_object
 
 MERGE_FILE = "merge.json"
 
@@ -71,15 +69,13 @@ def read_folder_provenance(folder: Path) -> Provenance | None:
     """Return how the model of an exported folder was merged, or None for any other folder."""
     path = folder / MERGE_FILE
     try:
-        return _parse(json.loads(path.read_text(encoding="utf-8")), str(path))
-    except (OSError, ValueError, RecursionError):
+        return _parse(read_file_object(path), str(path))
+    except (OSError, DamagedRecord):
         return None
 
 
 def _parse(values: dict[str, Any], where: str) -> Provenance:
-    try:
+    with data_of(where):
         inputs = [MergedFrom(**each) for each in values.pop("inputs")]
         base = values.pop("base")
         return Provenance(inputs=inputs, base=MergedFrom(**base) if base else None, **values)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise SkytrainError(f"{where} does not say how the model was merged: {error!r}") from None

@@ -7,7 +7,6 @@ configuration is compared except those in `NOT_COMPARED`.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from ..config import (
     check_setup,
     has_layers,
 )
+from ..storage import read_file_object
 from ..tokens import has_tokenizer_files
 from .families import UnsupportedArchitecture
 from .hf_form import explicit, read_hf_config
@@ -129,11 +129,9 @@ def _read_config(source: str | Path) -> tuple[dict[str, Any], str]:
     """Return the config.json of a folder or a repository, and a name for the model."""
     folder = find_description(str(source))
     try:
-        data = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        assert isinstance(data, dict)
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, AssertionError) as error:
-        problem = str(error) or "it is not a JSON object"
-        raise SkytrainError(f"{source} is not a Hugging Face model: config.json cannot be read ({problem})") from None
+        data = read_file_object(folder / CONFIG, remedy=f"{source} is not a Hugging Face model")
+    except OSError as error:
+        raise SkytrainError(f"{source} is not a Hugging Face model: {CONFIG} cannot be read ({error})") from None
     local = Path(source).expanduser()
     name = local.resolve().name if local.is_dir() else str(source).rpartition("/")[2]
     return data, name.partition("@")[0] or name

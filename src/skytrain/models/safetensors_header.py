@@ -6,7 +6,6 @@ file is found without reading it.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass
@@ -14,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from ..config import SkytrainError
+from ..storage import data_of, parse_object, read_file_object
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100 * 2**20  # the format's own limit
 PART = re.compile(r"[\w.-]{1,200}\.safetensors")  # a name without folders
+DOWNLOAD = "download it again"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -53,9 +54,10 @@ def weight_files(folder: Path) -> list[Path]:
     if not index.is_file():
         raise SkytrainError(f"{folder} has no weights: {_why_none(folder)}")
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SkytrainError(f"{index} cannot be read: {error!r}\n  download it again") from None
+        with data_of(str(index), DOWNLOAD):
+            names = sorted(set(read_file_object(index, MAX_HEADER_BYTES, DOWNLOAD)["weight_map"].values()))
+    except OSError as error:
+        raise SkytrainError(f"{index} cannot be read: {error}\n  {DOWNLOAD}") from None
     for name in names:
         if not isinstance(name, str) or not PART.fullmatch(name):  # whoever made the folder may name any file of yours
             raise SkytrainError(
@@ -82,7 +84,7 @@ def _read_header(path: Path) -> dict[str, TensorHome]:
             length = int.from_bytes(file.read(LENGTH_BYTES), "little")
             if length > MAX_HEADER_BYTES:
                 raise ValueError("it does not begin with a header")
-            header: dict[str, dict[str, Any]] = json.loads(file.read(length))
+            header: dict[str, dict[str, Any]] = parse_object(file.read(length), str(path), remedy=DOWNLOAD)
         header.pop("__metadata__", None)
         homes = {name: _tensor_home(path, entry) for name, entry in header.items()}
         end = LENGTH_BYTES + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)

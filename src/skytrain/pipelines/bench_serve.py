@@ -16,6 +16,7 @@ from ..planning import Market, load_catalog
 from ..report import load_svg
 from ..runs import Reporter
 from ..serving import Endpoint
+from ..storage import parse_json
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def choose_prompts(test: LoadTest) -> list[str]:
 def _file_prompts(path: Path) -> list[str]:
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-        prompts = [str(json.loads(line)["prompt"]) if path.suffix == ".jsonl" else line for line in lines]
+        prompts = [str(parse_json(line)["prompt"]) if path.suffix == ".jsonl" else line for line in lines]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SkytrainError(
             f"{path}: prompts cannot be read: {error!r}\n  one a line, or JSON lines with `prompt`"

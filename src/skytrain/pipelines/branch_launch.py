@@ -12,8 +12,8 @@ from ..aws import AwsSession
 from ..config import Composed, SkytrainError, total_steps
 from ..merging import DomainsFile
 from ..planning import Budget, Plan, PlannedOffer, PlanRequest, leaves_mesh_open
-from ..runs import LaunchRecord, Reporter, is_amount, launch_key, launches_of, record_of, spent_usd
-from ..storage import Store
+from ..runs import LaunchRecord, Reporter, launch_key, launches_of, spent_usd
+from ..storage import Store, is_amount, record_of
 from ..targets import PlannedJob, Trials, ask_account, find_inputs, live_launch, plan_run
 from .branch import Compose, expert_words, find_expert, is_done
 

@@ -13,16 +13,14 @@ from ..runs import (
     RunRecord,
     RunStatus,
     attempt_numbers,
-    is_number,
     last_records,
     load_run,
     read_attempt,
     read_failure,
     read_metrics,
     read_outcome,
-    record_of,
 )
-from ..storage import Store
+from ..storage import Store, is_number, record_of
 from ..targets import status_of
 
 

@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 from ..config import Config, SkytrainError, error_text
 from ..report import RunCurves, compare_html, dashboard_data, dashboard_html, page_data, run_html
 from ..runs import MetricsReader, RunStatus, load_run
-from ..storage import NotFound, Stat, Store, open_store
+from ..storage import NotFound, Stat, Store, open_store, read_whole
 from ..targets import AccountState, account_state, find_status, status_of
 from ..tuning import SweepStatus, damaged_sweep, find_sweep_status
 from .curves import check_count, run_curves
@@ -264,7 +264,7 @@ class DashboardHandler(BaseHTTPRequestHandler):
         name = _name(query)
         store = self.server.watch.store
         try:
-            body = store.read(f"sweeps/{name}/report/report.html")
+            body = read_whole(store, f"sweeps/{name}/report/report.html")
         except NotFound:
             raise SkytrainError(f"the sweep {name} has no page yet: it is written with the answer") from None
         policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"

@@ -12,8 +12,8 @@ from typing import Any, cast, get_args
 from ..config import Config, SkytrainError, find_tasks, format_bytes, format_count, nearest, plural, visible
 from ..corpus import Compression, CorpusManifest, export_documents, find_corpus, find_corpus_by_name, open_corpus
 from ..report import corpus_html, text_table
-from ..runs import DamagedRecord, Reporter, read_object, record_of
-from ..storage import NotFound, Store, StoreError, TooLarge, open_store
+from ..runs import Reporter
+from ..storage import DamagedRecord, NotFound, Store, StoreError, TooLarge, open_store, read_object, record_of
 from ..tokens import (
     LengthStatistics,
     Manifest,

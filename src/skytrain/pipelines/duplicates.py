@@ -20,7 +20,7 @@ from ..corpus import (
 )
 from ..report import text_table
 from ..runs import Reporter
-from ..storage import Store, open_store
+from ..storage import Store, open_store, parse_json, read_data
 
 CURVE = (0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
 CLUSTERS_FILE = "clusters.parquet"
@@ -156,7 +156,9 @@ def _near_settings(corpus: CorpusManifest) -> NearDedupConfig:
 
 def _kept(parents: dict[str, str], id_: str) -> str:
     """Return the document that is kept of a removed one's cluster: equal texts may be near-duplicates of others."""
-    while id_ in parents:
+    seen = set()
+    while id_ in parents and id_ not in seen:  # in a file that Skytrain did not write, two may name each other
+        seen.add(id_)
         id_ = parents[id_]
     return id_
 
@@ -178,7 +180,7 @@ def _copy(
     keys = [key for some in files.values() for key in some]
     for number, key in enumerate(keys, start=1):
         file = key.rpartition("/")[2]
-        target.write(file, store.read(key, at_most=None))
+        target.write(file, read_data(store, key))
         reporter.progress("copy", number, len(keys), file)
         yield target.url(file)
     rows = sorted(sizes.items(), key=lambda each: (-each[1], each[0]))
@@ -278,7 +280,7 @@ def _label_rows(path: str) -> Iterator[dict[str, Any]]:
                 yield from csv.DictReader(lines)
         else:
             with file.open() as lines:
-                yield from (json.loads(line) for line in lines if line.strip())
+                yield from (parse_json(line) for line in lines if line.strip())
     except ValueError as error:  # also pyarrow's errors
         raise SkytrainError(
             f"--labels {path}: {error}\n  it is read as parquet or CSV by its ending, else as JSON lines"

@@ -35,8 +35,8 @@ from ..evaluation import (
     evaluate_loss,
     place_model,
 )
-from ..runs import Reporter, RunRecord, is_whole, maybe, record_of
-from ..storage import Store, open_store
+from ..runs import Reporter, RunRecord
+from ..storage import Store, is_whole, maybe, open_store, record_of
 from ..tokens import PackedSplit, Split, Tokenizer, TokenSplit, find_prepared_for, open_file_split
 
 AUTO_BATCH_TOKENS = 8192  # at a time, where trainer.micro_batch=auto names no size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from dataclasses import dataclass
@@ -14,8 +13,8 @@ from ..config import Config, SkytrainError, recorded_batches, recorded_steps
 from ..export import Dtype, HFExport, TrainingFacts, check_hub_name, export_hf, export_llmc, push_folder
 from ..merging import MERGE_FILE, provenance_key, read_provenance
 from ..models import is_pretrained
-from ..runs import Reporter, Silent, attempt_numbers, read_attempt, read_metrics, record_of
-from ..storage import STAGED, Store, is_hub_name, open_store
+from ..runs import Reporter, Silent, attempt_numbers, read_attempt, read_metrics
+from ..storage import STAGED, DamagedRecord, Store, is_hub_name, open_store, read_file_object, record_of
 from ..tokens import find_manifest
 
 
@@ -154,8 +153,8 @@ def _base_model(source: str | None) -> str | None:
     if not folder.is_absolute() and not folder.exists() and "://" not in source:
         return source  # a name on the hub, or a run
     try:
-        origin = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("_name_or_path")
-    except (OSError, ValueError, AttributeError):
+        origin = read_file_object(folder / "config.json").get("_name_or_path")
+    except (OSError, DamagedRecord):
         origin = None
     named = isinstance(origin, str) and origin.count("/") == 1 and is_hub_name(origin)
     return str(origin) if named else source.rstrip("/").rpartition("/")[2]

@@ -14,6 +14,7 @@ from typing import Any
 from ..config import Config, MissingExtra, SkytrainError, skytrain_cache_folder, variable
 from ..runs import Reporter
 from ..storage import (
+    DamagedRecord,
     NotFound,
     StagedFile,
     StagedModel,
@@ -23,6 +24,7 @@ from ..storage import (
     is_hub_name,
     open_store,
     read_staged,
+    read_typed,
     staged_folder,
     write_staged,
 )
@@ -178,8 +180,8 @@ def _stage(
     there = store.stat(key)
     if there is not None and there.size == file.size:
         try:
-            return StagedFile(**json.loads(store.read(record)))
-        except (NotFound, ValueError, TypeError):
+            return read_typed(store, record, StagedFile)
+        except (NotFound, DamagedRecord):
             pass  # it arrived, or its record did not: copy it again
     path = _download(found, file, scratch, advance)
     sha256 = _verify(found, file, path)

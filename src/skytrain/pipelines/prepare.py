@@ -21,6 +21,7 @@ from ..config import (
     HFTokenizerConfig,
     SkytrainError,
     TokenizerConfig,
+    build,
     format_bytes,
     format_count,
     make,
@@ -44,7 +45,7 @@ from ..corpus import (
     write_corpus_on_spark,
 )
 from ..runs import Reporter
-from ..storage import NotFound, Store, open_store
+from ..storage import AGAIN, MANIFEST_BYTES, NotFound, Store, is_whole, open_store, read_object, record_of
 from ..tokens import (
     TEMPLATE_FILE,
     ChatFiles,
@@ -391,12 +392,18 @@ class SplitWriters:
             name: {"shards": [], "text_bytes": 0, "next": [0, 0]} for name in self.writers
         }
         try:
-            self.state = json.loads(store.read(self.note))
+            state = read_object(store, self.note, at_most=MANIFEST_BYTES, remedy=AGAIN)
         except NotFound:
             return
-        for name, writer in self.writers.items():
-            writer.shards.extend(Shard(**shard) for shard in self.state[name]["shards"])
-            writer.text_bytes = self.state[name]["text_bytes"]
+        with record_of(store, self.note, AGAIN):
+            for name, writer in self.writers.items():
+                writer.shards.extend(
+                    build(Shard, {"mask_sha256": None, "mask_bytes": None, **shard}) for shard in state[name]["shards"]
+                )
+                writer.text_bytes = state[name]["text_bytes"]
+                if not is_whole(writer.text_bytes) or not all(map(is_whole, state[name]["next"])):
+                    raise TypeError("it does not say how far the work is")
+        self.state = state
 
     @property
     def first_part(self) -> int:

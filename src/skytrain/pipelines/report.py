@@ -21,11 +21,9 @@ from ..runs import (
     read_attempt,
     read_failure,
     read_metrics,
-    read_object,
     read_outcome,
-    record_of,
 )
-from ..storage import NotFound, Store, open_store
+from ..storage import NotFound, Store, open_store, read_object, read_whole, record_of
 from ..targets import status_of
 from ..tuning import SweepStore
 from .costs import cost_notes, cost_rows, costs
@@ -75,7 +73,7 @@ def report(config: Config, name: str | None = None) -> WrittenPage:
 def _sweep_page(store: Store, name: str) -> WrittenPage:
     key = f"sweeps/{name}/report/report.html"
     try:
-        return WrittenPage(framed_page(name, store.read(key).decode(errors="replace")), store.url(key))
+        return WrittenPage(framed_page(name, read_whole(store, key).decode(errors="replace")), store.url(key))
     except NotFound:
         raise SkytrainError(
             f"the sweep {name} has no answer yet, and its page is written with the answer\n"

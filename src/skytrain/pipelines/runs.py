@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ..checkpoints import committed_steps
 from ..config import Config, SkytrainError
-from ..runs import DamagedRecord, RunRecord, RunStatus, check_run_name, list_runs, load_run, run_names, save_run
-from ..storage import Stat, Store, open_store
+from ..runs import RunRecord, RunStatus, check_run_name, list_runs, load_run, run_names, save_run
+from ..storage import DamagedRecord, Stat, Store, open_store
 from ..targets import active_launch, status_of
 
 LIVE = ("running", "starting")

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import __version__
 from ..config import Config, SkytrainError
-from ..storage import open_store
+from ..storage import open_store, read_text
 
 Component = dict[str, Any]
 SUMS = "SHA256SUMS"
@@ -29,7 +29,7 @@ def bundle_sbom(config: Config, key: str) -> dict[str, Any]:
             f"{store.url(folder)} is not a bundle of packages\n"
             "  a launch's record names its own: runs/RUN/launches/00001.json has `bundle`"
         )
-    lines = (line.split("  ", 1) for line in store.read(f"{folder}/{SUMS}").decode().splitlines())
+    lines = (line.split("  ", 1) for line in read_text(store, f"{folder}/{SUMS}").splitlines())
     return _sbom([_component(*file.split("-")[:2], sha256=digest) for digest, file in lines])
 
 

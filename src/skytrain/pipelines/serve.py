@@ -16,7 +16,7 @@ from ..models import find_weights, is_pretrained, place_of
 from ..planning import decoder_size
 from ..runs import Reporter, load_run
 from ..serving import ServedModel, open_served
-from ..storage import NotFound, Store, open_store
+from ..storage import NotFound, Store, open_store, read_text
 from ..targets import ServeJob, ServeRequest, find_serve_target
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _fetched(job: ServeJob, source: str, reporter: Reporter, to: Path | None = N
     given = job.config.store
     store: Store = open_store(StoreConfig(root, given.sse, given.kms_key, given.patience))
     try:
-        text = store.read(f"{key}/{SUMS}").decode()
+        text = read_text(store, f"{key}/{SUMS}", remedy="export the model again")
     except NotFound:
         raise SkytrainError(
             f"{source} has no {SUMS}: it is not a folder that `skytrain serve` or `export` wrote"

@@ -19,8 +19,8 @@ from ..report import (
     sweep_rows,
     text_table,
 )
-from ..runs import DamagedRecord, MetricsReader, NoRuns, RunStatus, launches_of
-from ..storage import open_store
+from ..runs import MetricsReader, NoRuns, RunStatus, launches_of
+from ..storage import DamagedRecord, open_store
 from ..targets import AccountState, RunJobs, account_state, built_in_target, status, target_of
 from ..tuning import SweepStatus, find_sweep_status
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import DecoderConfig, SkytrainError, skytrain_cache_folder, upgrade
+from ..storage import read_file_object
 from .communication import Node
 from .hardware import find_gpu
 from .memory import KernelPath, Precision, TrainingJob, path_of
@@ -114,7 +115,7 @@ def load_measurements(folder: Path | None = None) -> list[Measurement]:
     measurements = []
     for path in sorted(((folder or skytrain_cache_folder()) / "measurements").glob("*.json")):
         try:
-            one = Measurement(**json.loads(path.read_text()))
+            one = Measurement(**read_file_object(path))
             one.job()  # a decoder of another version has other fields
             measurements.append(one)
         except (TypeError, ValueError) as error:

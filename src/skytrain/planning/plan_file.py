@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..config import ConfigError, SkytrainError, build
+from ..storage import data_of, read_file_object
 from .catalog import Market
 
 FORMAT = 3
@@ -178,10 +179,10 @@ def read_plan(path: Path) -> Plan:
     """Read a plan. Raises SkytrainError if the file is not a plan, is of another format, or was changed by hand."""
     again = f"make one: skytrain plan --out {path}"
     try:
-        content = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+        content = read_file_object(path, remedy=again)
+    except OSError as error:
         raise SkytrainError(f"{path} is not a plan ({error})\n  {again}") from None
-    if not isinstance(content, dict) or "format" not in content:
+    if "format" not in content:
         raise SkytrainError(f"{path} is not a plan\n  {again}")
     if content["format"] != FORMAT:
         raise SkytrainError(
@@ -192,10 +193,8 @@ def read_plan(path: Path) -> Plan:
             f"{path} was changed after it was made: its hash does not match its content\n"
             f"  change the settings of `skytrain plan` instead of the file; {again}"
         )
-    try:
+    with data_of(str(path), again):
         return _typed(content)
-    except ValueError as error:  # ConfigError is one, and so is what a damaged time raises
-        raise SkytrainError(f"{path} is not a plan ({error})\n  {again}") from None
 
 
 def _typed(content: Mapping[str, Any]) -> Plan:

@@ -107,22 +107,6 @@ from .pipeline_record import (
     write_pipeline as write_pipeline,
 )
 from .prometheus import MetricsPage as MetricsPage, metrics_served as metrics_served
-from .reading import (
-    DamagedRecord as DamagedRecord,
-    Shape as Shape,
-    is_amount as is_amount,
-    is_clock as is_clock,
-    is_mapping as is_mapping,
-    is_number as is_number,
-    is_text as is_text,
-    is_texts as is_texts,
-    is_time as is_time,
-    is_whole as is_whole,
-    maybe as maybe,
-    read_object as read_object,
-    read_typed as read_typed,
-    record_of as record_of,
-)
 from .record import (
     NoRuns as NoRuns,
     RunRecord as RunRecord,

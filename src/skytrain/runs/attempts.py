@@ -15,8 +15,21 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..config import EXIT_CODES, OUTCOMES, SUPERSEDED, SkytrainError, without_secrets
-from ..storage import NotFound, Store, StoreError, StoreUnreachable
-from .reading import NO_SHAPE, DamagedRecord, Shape, is_text, is_time, is_whole, maybe, read_object, record_of
+from ..storage import (
+    NO_SHAPE,
+    NotFound,
+    Shape,
+    Store,
+    StoreError,
+    StoreUnreachable,
+    damaged,
+    is_text,
+    is_time,
+    is_whole,
+    maybe,
+    read_object,
+    record_of,
+)
 
 ATTEMPT: Shape = {
     "started_at": maybe(is_text),
@@ -198,4 +211,4 @@ def read_failure(store: Store, run: str, attempt: int) -> Failure | None:
     except NotFound:
         return None
     except TypeError as error:
-        raise DamagedRecord(store, failure_key(run, attempt), error) from None
+        raise damaged(store.url(failure_key(run, attempt)), error) from None

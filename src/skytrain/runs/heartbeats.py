@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..storage import NotFound, Stat, Store
-from .reading import SPEND, DamagedRecord, read_object
+from ..storage import NotFound, Stat, Store, damaged, read_object
+from .spend import SPEND
 
 Presence = Literal["ready", "away", "left"]
 BOOT_SHAPE = "boot"  # shape of machines whose agent has not started: only their cost counts
@@ -93,5 +93,5 @@ class HostSpends:
     def _spend(self, host: HostRecord, record: dict[str, Any]) -> dict[str, Any]:
         spend = record.get("spend")
         if not isinstance(spend, dict) or not all(kind(spend.get(name)) for name, kind in SPEND.items()):
-            raise DamagedRecord(self._store, host.stat.key, TypeError("it has no spend"))
+            raise damaged(self._store.url(host.stat.key), TypeError("it has no spend"))
         return spend

@@ -12,16 +12,16 @@ from typing import Literal
 
 from .. import __version__
 from ..config import SkytrainError
-from ..storage import NotFound, Store
+from ..storage import DamagedRecord, NotFound, Store, is_time, read_object, read_typed, record_of
 from .heartbeats import meeting_folder
 from .meter import boot_clock
-from .reading import DamagedRecord, is_time, read_object, read_typed, record_of
 from .stopping import user_name
 
 DEFAULT_TARGET = "ec2"  # of a record that names none, and of an account without cloud.target
 NEVER = datetime(9000, 1, 1, tzinfo=UTC)
 MOST_STAGES = 8  # launches that follow one another
 LAUNCH_FILE = re.compile(r"(\d{5,9})\.json")  # of a launch, or of an offer that was tried
+TARGET = re.compile(r"[\w.-]{1,200}", re.ASCII)  # the name of a target, or the path of a class; a region
 AWAKE_SECONDS = 10.0  # a write that took longer may have spanned a sleep of the computer
 
 
@@ -307,6 +307,10 @@ def read_launch(store: Store, run: str, launch: str) -> LaunchRecord:
             raise ValueError("it has no groups")
         if (record.run, record.id) != (run, launch):  # its machines may write it: it speaks for no other run
             raise ValueError(f"it is about launch {record.id} of run {record.run}")
+        if not TARGET.fullmatch(record.target) or not TARGET.fullmatch(
+            record.region or "-"
+        ):  # printed in commands to type
+            raise ValueError(f"{record.target!r:.60} in {record.region!r:.60} is no target")
         for text in (record.launched_at, *(group.kill_at for group in record.groups if group.kill_at)):
             if not is_time(text):
                 raise ValueError(f"{text!r:.60} is not a time")

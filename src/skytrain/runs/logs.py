@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..config import SkytrainError, without_secrets
-from ..storage import Store
+from ..storage import Store, read_lines
 from .attempts import attempt_key, attempt_numbers, now, read_attempt
-from .reading import read_lines
 from .reporting import Reporter, progress_line
 
 Write = Callable[[str], None]

@@ -27,10 +27,10 @@ from typing import Any
 from ..aws import Ec2Instance
 from ..config import DONE, BudgetConfig, SkytrainError
 from ..planning import Spending, load_catalog
-from ..storage import Store
+from ..storage import NO_SHAPE, Shape, Store, damaged, is_amount, maybe, read_lines, read_object
 from .attempts import attempt_key, attempt_numbers, read_fence, read_outcome
 from .heartbeats import HostSpends
-from .reading import NO_SHAPE, SPEND, DamagedRecord, Shape, is_amount, maybe, read_lines, read_object
+from .spend import SPEND
 
 BILLED: Shape = {"seconds": maybe(is_amount), "usd": maybe(is_amount)}
 INSTANCE_IDS = "i-"  # how the keys of rented machines begin
@@ -281,7 +281,7 @@ def command_spends(store: Store, run: str) -> list[dict[str, Any]]:
     for stat in store.list(commands_folder(run)):
         record = read_object(store, stat.key, SPEND)
         if not isinstance(record.get("machines"), dict) or "open" not in record:
-            raise DamagedRecord(store, stat.key, TypeError("it has no count"))
+            raise damaged(store.url(stat.key), TypeError("it has no count"))
         found.append(record)
     return found
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..storage import Stat, Store
+from ..storage import Stat, Store, damaged, is_number, is_whole, maybe, read_lines
 from .attempts import attempt_key, read_fence
-from .reading import DamagedRecord, is_number, is_whole, maybe, read_lines
 from .sync import Lines
 
 LAST_PARTS = 4  # enough for far more steps than there are between two validations
@@ -78,7 +77,7 @@ def _lines(store: Store, key: str) -> list[dict[str, Any]]:
     for line, record in enumerate(records, 1):
         for name, value in record.items():
             if not maybe(is_number)(value):
-                raise DamagedRecord(store, key, TypeError(f"{name} cannot be {value!r:.60}"), line)
+                raise damaged(f"line {line} of {store.url(key)}", f"{name} cannot be {value!r:.60}")
     return records
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from ..storage import NotFound, Store
+from ..storage import NotFound, Store, is_amount, read_typed, record_of
 from .meter import final_counts, read_spend
-from .reading import is_amount, read_typed, record_of
 
 
 @dataclass(frozen=True)

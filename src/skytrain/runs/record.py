@@ -15,11 +15,12 @@ from typing import Any
 
 from .. import __version__
 from ..config import EXECUTION, RESULT, Config, SkytrainError, flatten, nearest, select, upgrade
-from ..storage import NotFound, Store
-from .attempts import now
-from .reading import (
+from ..storage import (
     DamagedRecord,
+    NotFound,
     Shape,
+    Store,
+    damaged,
     is_mapping,
     is_number,
     is_text,
@@ -29,6 +30,7 @@ from .reading import (
     maybe,
     read_object,
 )
+from .attempts import now
 
 log = logging.getLogger(__name__)
 
@@ -221,7 +223,7 @@ def load_run(store: Store, name: str) -> RunRecord:
     except SkytrainError:
         raise
     except (TypeError, ValueError, AttributeError, KeyError) as error:
-        raise DamagedRecord(store, f"runs/{name}/run.json", error) from None
+        raise damaged(store.url(f"runs/{name}/run.json"), error) from None
 
 
 def _instead(store: Store, name: str) -> str:

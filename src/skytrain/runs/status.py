@@ -8,12 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..config import DONE, INTERRUPTED
-from ..storage import Store
+from ..storage import MOST, Store, is_time
 from .attempts import attempt_numbers, read_attempt, read_failure, read_outcome
 from .heartbeats import HostSpends
 from .meter import Count, command_spends, largest_counts, last_records, settled_counts
 from .metrics import last_metrics
-from .reading import MOST, is_time
 from .record import load_run
 
 STALE_SECONDS = 60.0  # a running attempt writes every five

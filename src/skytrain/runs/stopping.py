@@ -12,9 +12,8 @@ import json
 import platform
 from dataclasses import asdict, dataclass
 
-from ..storage import NotFound, Store
+from ..storage import NotFound, Store, read_typed
 from .attempts import now
-from .reading import read_typed
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from ..aws import CloudWatch, LogDestination
 from ..config import SkytrainError
-from ..storage import NotFound, Store, check_key
+from ..storage import RECORD_BYTES, NotFound, Store, check_key
 
 EVERY_SECONDS = 5.0
 PART_BYTES = 256 * 1024
@@ -147,16 +147,16 @@ class EventCopies:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as copy:
             for _, key, size in parts:
-                known = self._copied.get(key, 0)
-                if size <= known:
-                    continue
-                try:
-                    data = self._store.read_range(key, known, size - known)
-                except NotFound:  # the run was deleted or renamed
-                    break
-                copy.write(data)
-                self._copied[key] = known + len(data)
-                added += len(data)
+                while (known := self._copied.get(key, 0)) < size:
+                    try:
+                        data = self._store.read_range(key, known, min(size - known, RECORD_BYTES))
+                    except NotFound:  # the run was deleted or renamed
+                        return added
+                    if not data:
+                        break
+                    copy.write(data)
+                    self._copied[key] = known + len(data)
+                    added += len(data)
         return added
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..config import SkytrainError
+from ..storage import RECORD_BYTES, parse_json
 
 Connection = http.client.HTTPConnection
 
@@ -52,7 +53,7 @@ class Endpoint:
         with closing(self._connect()) as connection:
             response = self._request(connection, "GET", "/v1/models", None)
             try:
-                models = [dict(each) for each in json.loads(response.read())["data"]]
+                models = [dict(each) for each in parse_json(_answer(response))["data"]]
                 if all("id" in each for each in models):
                     return models
                 raise KeyError("id")
@@ -64,7 +65,7 @@ class Endpoint:
         with closing(self._connect()) as connection:
             response = self._request(connection, "POST", path, body)
             try:
-                answer: dict[str, Any] = json.loads(response.read())
+                answer: dict[str, Any] = parse_json(_answer(response))
                 return answer
             except (ValueError, OSError, http.client.HTTPException) as error:
                 raise EndpointError(f"{self.base}{path}: the answer cannot be read: {error}") from None
@@ -83,7 +84,7 @@ class Endpoint:
                     if data == b"[DONE]":
                         ended = True
                         break
-                    yield _event(json.loads(data))
+                    yield _event(parse_json(data))
             except EndpointError:
                 raise
             except ValueError as error:
@@ -132,13 +133,21 @@ class Endpoint:
         return response
 
 
+def _answer(response: http.client.HTTPResponse) -> bytes:
+    """Return the body of an answer. Whoever runs the server decides how long it is."""
+    body = response.read(RECORD_BYTES + 1)
+    if len(body) > RECORD_BYTES:
+        raise ValueError(f"it has more than {RECORD_BYTES:,} bytes")
+    return body
+
+
 def _refusal(base: str, response: http.client.HTTPResponse) -> tuple[str, int]:
     try:
         text = response.read(4096).decode(errors="replace")
     except (OSError, http.client.HTTPException):
         text = ""
     try:
-        said = json.loads(text)
+        said = parse_json(text)
         message = said.get("error", said)
         text = message.get("message", text) if isinstance(message, dict) else str(message)
     except (ValueError, AttributeError):

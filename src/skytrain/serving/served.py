@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,8 +13,10 @@ from ..config import SkytrainError
 from ..export import SUMS, check_sums, hash_file
 from ..models import read_headers
 from ..planning import ServedShape
+from ..storage import DamagedRecord, read_file_object
 
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+EXPORT = "export the model again"
 TEMPLATE = "chat_template.jinja"
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 Progress = Callable[[float, float], None]
@@ -78,25 +79,22 @@ def open_served(folder: Path, name: str, progress: Progress = lambda done, total
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(config, dict):
-            raise ValueError("it is not a JSON object")
+        return read_file_object(path, remedy=EXPORT)
     except FileNotFoundError:
         raise SkytrainError(
             f"{folder} is not a Hugging Face model: it has no config.json\n"
             "  give a run, RUN@STEP, or a folder that save_pretrained or `skytrain export` wrote"
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise SkytrainError(f"{path} cannot be read: {error}\n  export the model again") from None
-    return config
+    except OSError as error:
+        raise SkytrainError(f"{path} cannot be read: {error}\n  {EXPORT}") from None
 
 
 def _has_template(folder: Path) -> bool:
     if (folder / TEMPLATE).is_file():
         return True
     try:
-        return bool(json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("chat_template"))
-    except (OSError, ValueError, AttributeError, RecursionError):
+        return bool(read_file_object(folder / "tokenizer_config.json").get("chat_template"))
+    except (OSError, DamagedRecord):
         return False
 
 

@@ -5,6 +5,7 @@ from .aws import (
 )
 from .base import (
     MANIFEST_BYTES as MANIFEST_BYTES,
+    RECORD_BYTES as RECORD_BYTES,
     Stat as Stat,
     Store as Store,
     check_key as check_key,
@@ -32,6 +33,38 @@ from .hub import (
     resolve_hub_or_folder as resolve_hub_or_folder,
 )
 from .opening import open_store as open_store
+from .reading import (
+    AGAIN as AGAIN,
+    MOST as MOST,
+    NO_SHAPE as NO_SHAPE,
+    DamagedRecord as DamagedRecord,
+    Shape as Shape,
+    damaged as damaged,
+    data_of as data_of,
+    is_amount as is_amount,
+    is_clock as is_clock,
+    is_list as is_list,
+    is_mapping as is_mapping,
+    is_number as is_number,
+    is_text as is_text,
+    is_texts as is_texts,
+    is_time as is_time,
+    is_whole as is_whole,
+    maybe as maybe,
+    parse_json as parse_json,
+    parse_object as parse_object,
+    read_data as read_data,
+    read_file as read_file,
+    read_file_object as read_file_object,
+    read_lines as read_lines,
+    read_numbers as read_numbers,
+    read_object as read_object,
+    read_text as read_text,
+    read_typed as read_typed,
+    read_whole as read_whole,
+    record_of as record_of,
+    unpack_gzip as unpack_gzip,
+)
 from .retry import Patience as Patience, Retry as Retry
 from .scratch import ScratchFolder as ScratchFolder, ScratchFull as ScratchFull
 from .staged import (

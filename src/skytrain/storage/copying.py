@@ -21,6 +21,7 @@ from typing import Literal
 from ..config import SkytrainError, plural, skytrain_cache_folder
 from .base import Progress, Stat, Store
 from .errors import StoreError
+from .reading import parse_json
 
 CONCURRENT_OBJECTS = 4  # the parts of each large object are concurrent too
 READ_BYTES = 8 << 20
@@ -37,9 +38,9 @@ class CopyJournal:
         self._lock = threading.Lock()
         self._known: dict[str, tuple[str, str]] = {}  # the etags of both sides, by key
         if path.exists():
-            for line in path.read_text().splitlines():
+            for line in path.read_text(errors="replace").splitlines():
                 with contextlib.suppress(ValueError, KeyError, TypeError):  # the last line of a killed process
-                    record = json.loads(line)
+                    record = parse_json(line)
                     self._known[record["key"]] = (record["source"], record["target"])
 
     @classmethod

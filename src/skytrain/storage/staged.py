@@ -14,24 +14,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ..config import EXIT_CODES, SkytrainError, StoreConfig, build
+from ..config import StoreConfig, build
 from .base import Store
 from .errors import NotFound, StoreError
 from .hub import is_hub_name
 from .opening import open_store
+from .reading import damaged, read_object, read_typed
 
 FOLDER = "models"
 MANIFEST = "manifest.json"
 COMMIT = re.compile("[0-9a-f]{40}")
 STAGED = re.compile(r"/models/((?:[\w.-]+/)?[\w.-]+)@[0-9a-f]{40}/?$")  # where a staged model is, with its name
 BRANCH = "main"  # of a name without @REVISION
+FETCH = "fetch the model again"
 HURRY_SECONDS = 5.0  # for a look that only saves a download
-
-
-class DamagedModel(SkytrainError):
-    """Records of a staged model that say something impossible."""
-
-    exit_code = EXIT_CODES["damaged"]
 
 
 @dataclass(frozen=True)
@@ -87,14 +83,9 @@ def read_staged(store: Store, folder: str) -> StagedModel | None:
     """Return what the manifest of a staged model says; None if its fetch has not ended."""
     key = f"{folder}/{MANIFEST}"
     try:
-        model: StagedModel = build(StagedModel, json.loads(store.read(key)), key)
+        return read_typed(store, key, StagedModel, remedy=FETCH)
     except NotFound:
         return None
-    except (ValueError, RecursionError, SkytrainError) as error:
-        if isinstance(error, StoreError):
-            raise
-        raise DamagedModel(f"{store.url(key)} is damaged: {error}\n  fetch the model again") from None
-    return model
 
 
 def write_staged(store: Store, model: StagedModel, revision: str) -> None:
@@ -135,13 +126,11 @@ def locate_model(name: str, store_settings: Mapping[str, Any]) -> str:
 def _refs(store: Store, repository: str) -> dict[str, str]:
     key = _refs_key(repository)
     try:
-        refs = json.loads(store.read(key))
+        refs = read_object(store, key, remedy=FETCH)
     except NotFound:
         return {}
-    except (ValueError, RecursionError):
-        refs = None
-    if not isinstance(refs, dict) or not all(COMMIT.fullmatch(str(commit)) for commit in refs.values()):
-        raise DamagedModel(f"{store.url(key)} is damaged\n  fetch the model again")
+    if not all(COMMIT.fullmatch(str(commit)) for commit in refs.values()):
+        raise damaged(store.url(key), "it names what is no commit", FETCH)
     return refs
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from .. import __version__
 from ..config import GROUPS, format_bytes, source_hash
 from ..runs import Reporter
-from ..storage import Store
+from ..storage import Store, read_data
 from .wheels import PLUGINS, ImagePython, fetch_wheels, installed_pins, plugins_version, plugins_wheel, skytrain_wheel
 
 SUMS = "SHA256SUMS"  # written last: a bundle without it is not complete
@@ -132,7 +132,7 @@ def packed(files: Mapping[str, bytes]) -> bytes:
 def sums_sha256(store: Store, folder: str) -> str:
     """Return the SHA-256 of a bundle's list of hashes, by which its machines know that it is the bundle they were given."""
     key = f"{folder}/{SUMS}"
-    return hashlib.sha256(store.read(key, at_most=None)).hexdigest() if store.exists(key) else UNKNOWN_SHA256
+    return hashlib.sha256(read_data(store, key)).hexdigest() if store.exists(key) else UNKNOWN_SHA256
 
 
 def upload_bundle(store: Store, bundle: Bundle, contents: BundleContents, reporter: Reporter) -> None:

@@ -25,7 +25,6 @@ from ..aws import (
 from ..config import DONE, STOPPED, Config, SkytrainError, format_bytes, format_seconds, plural
 from ..planning import unit_prices
 from ..runs import (
-    DamagedRecord,
     LaunchRecord,
     NoRuns,
     Reporter,
@@ -37,7 +36,7 @@ from ..runs import (
     read_outcome,
     recorded_at,
 )
-from ..storage import Store, open_store
+from ..storage import DamagedRecord, Store, open_store
 from .account import named_groups, owners_of_groups
 from .limits import ended_in_store
 from .run_status import status as run_statuses

@@ -17,12 +17,11 @@ from ..runs import (
     is_superseded,
     launch_starts,
     preceding_launches,
-    read_object,
     requested_at,
     spent_usd,
     stopped_key,
 )
-from ..storage import Store
+from ..storage import Store, read_object
 from ..tuning import sweep_name
 from .registry import built_in_target, sellers
 

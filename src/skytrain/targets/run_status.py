@@ -10,7 +10,6 @@ from ..checkpoints import CheckpointError, committed, read_marker
 from ..config import Config, SkytrainError, recorded_steps
 from ..jobs import generation_key, list_meeting
 from ..runs import (
-    DamagedRecord,
     LaunchRecord,
     NoRuns,
     RunRecord,
@@ -21,13 +20,11 @@ from ..runs import (
     launched_runs,
     launches_of,
     load_run,
-    read_object,
-    record_of,
     run_names,
     run_status,
     stopped_key,
 )
-from ..storage import Store, open_store
+from ..storage import DamagedRecord, Store, open_store, read_object, record_of
 
 T = TypeVar("T")
 LAUNCHED = "launched"  # machines were asked for, and none has begun to train

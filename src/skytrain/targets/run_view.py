@@ -10,20 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..jobs import GenerationRecord, MeetingObjects, list_meeting, read_generation
-from ..runs import (
-    HostHeartbeats,
-    HostRecord,
-    HostSpends,
-    LaunchRecord,
-    RunStatus,
-    current_offer,
-    is_amount,
-    launch_folder,
-    maybe,
-    read_object,
-    record_of,
-)
-from ..storage import NotFound, Store
+from ..runs import HostHeartbeats, HostRecord, HostSpends, LaunchRecord, RunStatus, current_offer, launch_folder
+from ..storage import NotFound, Store, is_amount, maybe, read_object, record_of
 from .account import AccountMachine
 from .run_status import FINISHING, PREPARING, TUNING, find_status
 

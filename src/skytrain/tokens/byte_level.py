@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..config import BPETokenizerConfig, MissingExtra, SkytrainError
+from ..storage import parse_json
 from .decoding import StreamDecoder
 from .definitions import byte_letters
 from .encoders import END_OF_TEXT, Encode, fastest_encoder, tiktoken_encoder, tokenizers_encoder
@@ -46,7 +47,7 @@ class ByteLevelBPE:
         self.hash = _identity(definition)
         self.id = id or f"{name}-{self.hash[:12]}"
         self._reference = reference or (lambda _: tokenizers_encoder(definition))
-        vocabulary: dict[str, int] = json.loads(definition)["model"]["vocab"]
+        vocabulary: dict[str, int] = parse_json(definition)["model"]["vocab"]
         self.vocab_size = len(vocabulary) + 1
         self.eot = len(vocabulary)
         byte_of = {letter: byte for byte, letter in byte_letters().items()}
@@ -125,7 +126,7 @@ class ByteLevelBPE:
             "lstrip": False,
             "rstrip": False,
         }
-        return {**json.loads(self.definition), "added_tokens": [token]}
+        return {**parse_json(self.definition), "added_tokens": [token]}
 
     @cached_property
     def _encode(self) -> Encode:
@@ -162,7 +163,7 @@ def train_bpe(config: BPETokenizerConfig, texts: Iterable[str]) -> ByteLevelBPE:
 @lru_cache(maxsize=1)
 def gpt2() -> ByteLevelBPE:
     """Return GPT-2's tokenizer from the vocabulary files of an installed package; nothing is downloaded."""
-    vocabulary = json.loads(_gpt2_file("encoder.json"))
+    vocabulary = parse_json(_gpt2_file("encoder.json"))
     del vocabulary[END_OF_TEXT]
     merges = [line.split(" ") for line in _gpt2_file("vocab.bpe").decode().splitlines()[1:] if line]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -224,7 +225,7 @@ def own_identity(parsed: Mapping[str, Any], begin: int) -> str | None:
 
 def _identity(definition: str) -> str:
     """Hash what determines the ids, so that our definition and Hugging Face's file of a tokenizer hash the same."""
-    parsed = json.loads(definition)
+    parsed = parse_json(definition)
     merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in parsed["model"]["merges"]]
     splitting = {
         name: parsed["pre_tokenizer"].get(name, default)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ..config import ConfigError, SkytrainError, nearest
 from ..corpus import InputFile, find_files
+from ..storage import parse_json
 from .chat import BadChat, ChatTemplate, ChatTokenizer, Message, chat_template, check_messages
 
 KEY = "data.source"
@@ -130,8 +130,8 @@ def _json_rows(file: InputFile) -> Iterator[tuple[int, str, dict[str, Any] | Bad
 
 def _json_record(line: bytes) -> dict[str, Any] | BadChat:
     try:
-        record = json.loads(line.decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:  # bad bytes, bad syntax, or a number that is too long
+        record = parse_json(line.decode("utf-8-sig"))
+    except ValueError as error:
         return BadChat("not JSON", str(error))
     return record if isinstance(record, dict) else BadChat("not JSON", f"an object is needed, not {record!r:.40}")
 

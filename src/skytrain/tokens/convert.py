@@ -18,7 +18,7 @@ import numpy as np
 
 from ..config import ConfigError, SkytrainError
 from ..corpus import InputFile, find_files
-from ..storage import Store
+from ..storage import Store, read_numbers
 from .foreign import MEGATRON_DTYPES, MEGATRON_MAGIC, parse_megatron_index, tar_samples
 from .manifest import Manifest
 from .parquet_tokens import cut_documents, read_token_rows
@@ -48,7 +48,7 @@ def split_documents(store: Store, prefix: str, manifest: Manifest, scratch: Path
             store.download(key, path, sha256=shard.sha256)
         elif sha256_of_file(path) != shard.sha256:
             raise SkytrainError(f"{store.url(key)} was altered: its sha256 is not that of the manifest")
-        ends = np.frombuffer(store.read(f"{prefix}/{shard.name}.idx", at_most=None), "<u8").astype(np.int64)
+        ends = read_numbers(store, f"{prefix}/{shard.name}.idx", "<u8", shard.index_sha256).astype(np.int64)
         tokens = np.memmap(path, manifest.dtype, "r", HEADER_BYTES, (shard.tokens,))
         for start, end in pairwise([0, *ends.tolist()]):
             yield np.array(tokens[start + 1 : end])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import io
-import json
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..config import SkytrainError
-from ..storage import Store
+from ..storage import Store, parse_json, unpack_gzip
 from .cache import ShardCache
 from .shards import HEADER_BYTES, MAX_SHARD_TOKENS, pack_header
 
@@ -132,21 +130,12 @@ def tar_samples(source: Path, where: str) -> Iterator[tuple[str, np.ndarray]]:
         raise SkytrainError(f"{where} holds text, not tokens\n  prepare it first: skytrain prepare")
 
 
-def _unpacked(data: bytes) -> bytes:
-    """Return what a gzip holds; raises ValueError for one that a few bytes let grow without end."""
-    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-        unpacked = file.read(MAX_SAMPLE_BYTES + 1)
-    if len(unpacked) > MAX_SAMPLE_BYTES:
-        raise ValueError(f"it unpacks to more than {MAX_SAMPLE_BYTES:,} bytes")
-    return unpacked
-
-
 def _tokens(data: bytes, suffix: str, where: str) -> np.ndarray:
     try:
         if suffix == ".npy":
             ids = np.load(io.BytesIO(data), allow_pickle=False)
         else:
-            ids = np.array(json.loads(_unpacked(data) if suffix == ".json.gz" else data))
+            ids = np.array(parse_json(unpack_gzip(data, MAX_SAMPLE_BYTES) if suffix == ".json.gz" else data))
     except Exception as error:  # numpy's header is parsed as Python, which can fail in any way
         raise SkytrainError(f"{where} cannot be read: {error}") from None
     if ids.ndim != 1 or ids.dtype.kind not in "iu":

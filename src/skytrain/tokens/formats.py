@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from ..config import SkytrainError
-from ..storage import Stat, Store, open_store
+from ..storage import Stat, Store, open_store, read_data
 from .cache import ShardCache
 from .foreign import parse_megatron_index
 from .manifest import Manifest, Shard, TokenizerFacts
@@ -107,7 +107,7 @@ def _describe(
         offset = HEADER_BYTES
     elif format == "megatron":
         index_key = stat.key.removesuffix(".bin") + ".idx"
-        index = parse_megatron_index(store.read(index_key, at_most=None), store.url(index_key))
+        index = parse_megatron_index(read_data(store, index_key), store.url(index_key))
         dtype = index.dtype
         claimed = int(index.lengths.sum())
         documents = index.documents

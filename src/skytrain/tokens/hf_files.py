@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import SkytrainError
-from ..storage import resolve_hub_or_folder
+from ..storage import MANIFEST_BYTES, parse_object, read_file, resolve_hub_or_folder
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"
@@ -53,13 +52,7 @@ class TokenizerFiles:
 
     def parsed(self, name: str) -> dict[str, Any]:
         """Return a JSON file as a mapping; empty if there is none."""
-        try:
-            value = json.loads(self.content.get(name, b"{}"))
-        except (ValueError, RecursionError) as error:
-            raise SkytrainError(f"{self.folder / name} is not JSON: {error}\n  download it again") from None
-        if not isinstance(value, dict):
-            raise SkytrainError(f"{self.folder / name} does not hold a JSON object\n  download it again")
-        return value
+        return parse_object(self.content.get(name, b"{}"), str(self.folder / name), remedy="download it again")
 
     @cached_property
     def vocab_size(self) -> int:
@@ -84,9 +77,9 @@ class TokenizerFiles:
 
 def read_tokenizer_files(folder: Path) -> TokenizerFiles:
     """Read the files of a fast tokenizer; raise an error for a folder that has none, or only a slow one."""
-    content = {name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}
+    content = {name: read_file(folder / name, MANIFEST_BYTES) for name in FILES if (folder / name).is_file()}
     for path in sorted((folder / TEMPLATES).glob("*.jinja")):
-        content[f"{TEMPLATES}/{path.name}"] = path.read_bytes()
+        content[f"{TEMPLATES}/{path.name}"] = read_file(path)
     if TOKENIZER_FILE in content:
         return TokenizerFiles(folder, content)
     slow = [name for name in SLOW_FILES if (folder / name).is_file()]

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..config import MissingExtra, SkytrainError
+from ..storage import parse_json
 from .byte_level import own_identity
 from .chat import render_chat
 from .decoding import StreamDecoder
@@ -174,7 +175,7 @@ class HFTokenizer:
 
     @classmethod
     def from_json(cls, id: str, files: TokenizerFiles, data: bytes) -> HFTokenizer:
-        kept = json.loads(data)
+        kept = parse_json(data)
         rules = kept["rules"]
         for name in ("prefix", "suffix", "stop"):
             rules[name] = tuple(rules[name])
@@ -211,7 +212,7 @@ class HFTokenizer:
 def read_hf_tokenizer(id: str, files: TokenizerFiles, *, text_may_be_special: bool) -> HFTokenizer:
     """Read a tokenizer's files with transformers, which decides what they define."""
     loaded = _load(files)
-    definition = json.loads(loaded.backend_tokenizer.to_str())
+    definition = parse_json(loaded.backend_tokenizer.to_str())
     definition.update(truncation=None, padding=None)
     # A class of transformers may add special tokens that the files do not have, beyond the embedding of the model.
     size = files.vocab_size
@@ -256,13 +257,16 @@ def _copy_files(files: TokenizerFiles, target: Path) -> None:
     for name, data in files.content.items():
         (target / name).parent.mkdir(exist_ok=True)
         (target / name).write_bytes(data)
+    if CONFIG_FILE in files.content:  # it may name other files of this computer, which would be read in place of these
+        kept = {key: value for key, value in files.parsed(CONFIG_FILE).items() if not key.endswith("_file")}
+        (target / CONFIG_FILE).write_text(json.dumps(kept), encoding="utf-8")
     path = files.folder / MODEL_FILE
     described = TokenizerFiles(files.folder, {MODEL_FILE: path.read_bytes()} if path.is_file() else {}).parsed(
         MODEL_FILE
     )
-    kept = {name: described[name] for name in CLASS_KEYS if name in described}
-    if kept.get("model_type") in CONFIG_MAPPING_NAMES:
-        (target / MODEL_FILE).write_text(json.dumps(kept), encoding="utf-8")
+    classes = {name: described[name] for name in CLASS_KEYS if name in described}
+    if str(classes.get("model_type")) in CONFIG_MAPPING_NAMES:
+        (target / MODEL_FILE).write_text(json.dumps(classes), encoding="utf-8")
 
 
 def _rules(loaded: Any, files: TokenizerFiles, vocab_size: int) -> TokenizerRules:

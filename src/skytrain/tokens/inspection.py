@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..storage import NotFound, Store
+from ..storage import AGAIN, NotFound, Store, damaged, read_numbers
 from .manifest import Manifest, Shard
 from .order import permutation
 from .shards import HEADER_BYTES
@@ -40,7 +40,7 @@ class Sample:
 
 
 def document_lengths(store: Store, prefix: str, manifest: Manifest) -> np.ndarray:
-    lengths = [np.diff(_ends(store, prefix, shard.name), prepend=0) for shard in manifest.shards]
+    lengths = [np.diff(_ends(store, prefix, shard), prepend=0) for shard in manifest.shards]
     return np.concatenate(lengths) if lengths else np.zeros(0, dtype=np.int64)
 
 
@@ -70,7 +70,7 @@ def sample_documents(
     for document in chosen.tolist():
         shard = int(np.searchsorted(bounds, document, side="right")) - 1
         name = manifest.shards[shard].name
-        ends = _ends(store, prefix, name)
+        ends = _ends(store, prefix, manifest.shards[shard])
         number = document - int(bounds[shard])
         start = int(ends[number - 1]) if number else 0
         end = int(ends[number])
@@ -132,5 +132,10 @@ def _check_object(store: Store, key: str, size: int, sha256: str) -> str | None:
     return None if digest.hexdigest() == sha256 else "was altered: its sha256 is not the manifest's"
 
 
-def _ends(store: Store, prefix: str, name: str) -> np.ndarray:
-    return np.frombuffer(store.read(f"{prefix}/{name}.idx", at_most=None), "<u8").astype(np.int64)
+def _ends(store: Store, prefix: str, shard: Shard) -> np.ndarray:
+    """Return where the documents of a shard end, after a check that they are so many and that none ends before it begins."""
+    key = f"{prefix}/{shard.name}.idx"
+    ends = read_numbers(store, key, "<u8").astype(np.int64)
+    if len(ends) != shard.documents or (np.diff(ends, prepend=0) < 0).any():
+        raise damaged(store.url(key), f"it does not say where {shard.documents:,} documents end", AGAIN)
+    return ends

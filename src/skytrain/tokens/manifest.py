@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..config import SkytrainError
-from ..runs import is_mapping, is_text, is_whole
-from ..storage import MANIFEST_BYTES, NotFound, Store
+from ..storage import (
+    AGAIN,
+    MANIFEST_BYTES,
+    NotFound,
+    Store,
+    data_of,
+    is_mapping,
+    is_text,
+    is_whole,
+    parse_object,
+    read_whole,
+)
 from .shards import MAGIC_OF_DTYPE, Split
 
 FORMAT = "skytrain-tokens-1"
+NAME = re.compile(r"[\w-]{1,200}")  # of a shard, whose files have an ending more
 
 
 @dataclass(frozen=True)
@@ -73,27 +85,22 @@ class Manifest:
             counts += [shard.tokens, shard.documents, shard.bytes, shard.mask_bytes or 0]
         wrong: list[Any] = [text for text in texts if not is_text(text)]
         wrong += [count for count in counts if not is_whole(count) or count < 0]
+        wrong += [shard.name for shard in self.shards if not is_text(shard.name) or not NAME.fullmatch(shard.name)]
         if wrong or not is_mapping(self.made_from) or self.dtype not in MAGIC_OF_DTYPE:
             raise TypeError(f"{wrong[0] if wrong else self.dtype!r:.60} cannot be one of its fields")
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Manifest:
         """Parse a manifest; `where` names the file in error messages."""
-        try:
-            fields = json.loads(data)
-            if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
-                raise SkytrainError(
-                    f"{where} is not a token manifest of this version ({FORMAT})\n  prepare the data again"
-                )
+        fields = parse_object(data, where, remedy=AGAIN)
+        if fields.pop("format", None) != FORMAT:
+            raise SkytrainError(f"{where} is not a token manifest of this version ({FORMAT})\n  {AGAIN}")
+        with data_of(where, AGAIN):
             fields["tokenizer"] = TokenizerFacts(**fields["tokenizer"])
             fields["shards"] = tuple(Shard(**shard) for shard in fields["shards"])
             manifest = cls(**fields)
             manifest._check()
-            return manifest
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, RecursionError) as error:
-            raise SkytrainError(
-                f"{where} cannot be read as a token manifest: {error}\n  prepare the data again"
-            ) from None
+        return manifest
 
 
 def manifest_key(prefix: str) -> str:
@@ -104,7 +111,7 @@ def find_manifest(store: Store, prefix: str) -> Manifest | None:
     """Return the manifest of the finished split under `prefix`, or None if there is none."""
     key = manifest_key(prefix)
     try:
-        data = store.read(key, MANIFEST_BYTES)
+        data = read_whole(store, key, MANIFEST_BYTES, AGAIN)
     except NotFound:
         return None
     return Manifest.from_bytes(data, store.url(key))

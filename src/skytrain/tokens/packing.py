@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import repeat
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..config import SkytrainError
+from ..storage import read_numbers
 from .masks import LossMasks
 from .reader import Rows, TokenSplit
 
@@ -168,12 +168,7 @@ def _document_ends(split: TokenSplit, number: int) -> np.ndarray:
             f"loader.packing=documents needs to know where documents end, and {split.store.url(file.key)} does not say\n  set loader.packing=windows"
         )
     key = file.key.removesuffix(".bin") + ".idx"
-    data = split.store.read(key, at_most=None)
-    if hashlib.sha256(data).hexdigest() != shard.index_sha256:
-        raise SkytrainError(
-            f"{split.store.url(key)} was altered: its sha256 is not the manifest's\n  prepare the data again"
-        )
-    return np.frombuffer(data, "<u8").astype(np.int64)
+    return read_numbers(split.store, key, "<u8", shard.index_sha256).astype(np.int64)
 
 
 def pack_documents(ends: np.ndarray, sequence_length: int) -> Packing:

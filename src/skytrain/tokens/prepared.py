@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..config import BPETokenizerConfig, DataConfig, HFTokenizerConfig, SkytrainError, TokenizerConfig
 from ..corpus import choose_version, corpus_folder, recipe_hash
-from ..storage import NotFound, Store
+from ..storage import NotFound, Store, read_text
 from .manifest import Manifest, find_manifest
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def trained_tokenizer_id(store: Store, dataset: str, version: str, settings: Tok
     if not isinstance(settings, BPETokenizerConfig):
         return None
     try:
-        return store.read(trained_tokenizer_key(dataset, version, settings)).decode()
+        return read_text(store, trained_tokenizer_key(dataset, version, settings))
     except NotFound:
         return None
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..config import SkytrainError, TokenizerConfig
 from ..corpus import CorpusManifest, FinishedStages, SparkJobs, raised
-from ..storage import Store
+from ..storage import Store, read_numbers
 from .manifest import Shard, shard_fields
 from .shards import MAX_SHARD_TOKENS, Split, dtype_for, pack_header, split_of
 from .tokenizers import Tokenizer, open_tokenizer
@@ -138,7 +138,7 @@ def _plan(work: SparkTokens, shard_tokens: int, target_tokens: int | None) -> li
 
 
 def _read_counted(work: SparkTokens, part: int) -> np.ndarray:
-    return np.frombuffer(work.store.read(f"{work.work}/{part:05d}.documents", at_most=None), COUNTED)
+    return read_numbers(work.store, f"{work.work}/{part:05d}.documents", COUNTED)
 
 
 @lru_cache(maxsize=1)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..config import ConfigError, HFTokenizerConfig, SkytrainError, StoreConfig, TokenizerConfig, build
-from ..runs import is_whole, record_of
-from ..storage import MANIFEST_BYTES, NotFound, open_store
+from ..storage import MANIFEST_BYTES, NotFound, is_whole, open_store, read_object, read_text, read_whole, record_of
 from .byte_level import ByteLevelBPE, gpt2, own_definition
 from .decoding import StreamDecoder
 from .hf_files import (
@@ -73,7 +72,7 @@ def open_tokenizer(config: TokenizerConfig, store: Store, id: str | None = None)
     id = id or _find_id(store, config.name, f"`skytrain prepare tokenizer={config.name}` trains one")
     key = f"{FOLDER}/{id}/{TOKENIZER_FILE}"
     with record_of(store, key):
-        tokenizer = ByteLevelBPE(id.rpartition("-")[0], store.read(key, MANIFEST_BYTES).decode())
+        tokenizer = ByteLevelBPE(id.rpartition("-")[0], read_text(store, key, MANIFEST_BYTES))
     if tokenizer.id != id:
         raise SkytrainError(f"{store.url(key)} was altered: its hash is {tokenizer.hash[:12]}")
     return tokenizer
@@ -158,7 +157,7 @@ def stored_vocab_size(store: Store, id: str) -> int:
         return int(kept["vocab_size"])
     key = f"{FOLDER}/{id}/{TOKENIZER_FILE}"
     with record_of(store, key):
-        return len(json.loads(store.read(key, MANIFEST_BYTES))["model"]["vocab"]) + 1
+        return len(read_object(store, key, at_most=MANIFEST_BYTES)["model"]["vocab"]) + 1
 
 
 def _stored_settings(store: Store, id: str) -> dict[str, Any]:
@@ -166,7 +165,7 @@ def _stored_settings(store: Store, id: str) -> dict[str, Any]:
     key = f"{FOLDER}/{id}/{DEFINITION}"
     try:
         with record_of(store, key):
-            kept: dict[str, Any] = json.loads(store.read(key, MANIFEST_BYTES))
+            kept = read_object(store, key, at_most=MANIFEST_BYTES)
             if not is_whole(kept["vocab_size"]) or not isinstance(kept["text_may_be_special"], bool):
                 raise TypeError("it does not describe a tokenizer")
     except NotFound:
@@ -195,12 +194,12 @@ def _open_hf(config: HFTokenizerConfig, store: Store, id: str) -> HFTokenizer:
 
 def _open_stored(store: Store, id: str) -> HFTokenizer:
     folder = f"{FOLDER}/{id}"
-    definition = store.read(f"{folder}/{DEFINITION}", MANIFEST_BYTES)
+    definition = read_whole(store, f"{folder}/{DEFINITION}", MANIFEST_BYTES)
     names = [stat.key.removeprefix(f"{folder}/") for stat in store.list(folder)]
     if others := [name for name in names if name != DEFINITION and not is_tokenizer_file(name)]:
         # An export has all files of its tokenizer: another config.json or a program must not come with them.
         raise SkytrainError(f"{store.url(folder)} was altered: {others[0]!r:.80} is not a file of a tokenizer")
-    content = {name: store.read(f"{folder}/{name}", MANIFEST_BYTES) for name in names if name != DEFINITION}
+    content = {name: read_whole(store, f"{folder}/{name}", MANIFEST_BYTES) for name in names if name != DEFINITION}
     with record_of(store, f"{folder}/{DEFINITION}"):
         tokenizer = HFTokenizer.from_json(id, TokenizerFiles(Path(folder), content), definition)
     if tokenizer_id(id, tokenizer.files, tokenizer.text_may_be_special).rpartition("-")[2] != id.rpartition("-")[2]:
@@ -239,7 +238,7 @@ def stored_chat_template(store: Store, splits: Iterable[str]) -> str | None:
         if not split.startswith("tokens/"):  # files that another program wrote
             continue
         try:
-            return store.read(f"{split.rpartition('/')[0]}/{TEMPLATE_FILE}").decode()
+            return read_text(store, f"{split.rpartition('/')[0]}/{TEMPLATE_FILE}")
         except NotFound:
             continue
     return None

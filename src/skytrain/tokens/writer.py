@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..config import SkytrainError, format_bytes
-from ..storage import ScratchFolder, Store
+from ..storage import ScratchFolder, Store, read_data
 from .manifest import Manifest, Shard, TokenizerFacts, find_manifest, manifest_key
 from .masks import pack_mask
 from .shards import HEADER_BYTES, MAX_SHARD_TOKENS, Split, dtype_for, pack_header, sha256_of_file
@@ -130,7 +130,7 @@ class ShardWriter:
         )
         data = manifest.to_bytes()
         key = manifest_key(self.prefix)
-        if not self.store.create(key, data) and self.store.read(key, at_most=None) != data:
+        if not self.store.create(key, data) and read_data(self.store, key) != data:
             raise self._other_content("its manifest.json differs from this work's")
         return manifest
 

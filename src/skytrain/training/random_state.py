@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from ..jobs import Ranks
+from ..storage import parse_json
 
 
 class RandomState(pl.Callback):
@@ -75,7 +76,7 @@ def random_state() -> dict[str, torch.Tensor]:
 
 
 def restore_random_state(state: Mapping[str, torch.Tensor]) -> None:
-    plain = json.loads(bytes(state["plain"].tolist()))
+    plain = parse_json(bytes(state["plain"].tolist()))
     version, words, gauss = plain["python"]
     random.setstate((version, tuple(words), gauss))
     kind, keys, *rest = plain["numpy"]

@@ -17,8 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..config import Config, has_layers
-from ..runs import DamagedRecord, is_mapping, is_number, is_text, read_object, record_of
-from ..storage import NotFound, Store
+from ..storage import DamagedRecord, NotFound, Store, is_mapping, is_number, is_text, read_object, record_of
 from .problem import Priors, Rung, shifted
 from .sweeps import SweepStore
 from .trials import target_shape

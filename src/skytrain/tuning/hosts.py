@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ..jobs import identify, is_alive
-from ..runs import Shape, boot_clock, boot_id, is_amount, is_clock, is_text, maybe, read_object, read_spend
-from ..storage import NotFound, StoreError
+from ..runs import boot_clock, boot_id, read_spend
+from ..storage import NotFound, Shape, StoreError, is_amount, is_clock, is_text, maybe, read_object
 from .ledger import Entry, HourlyPrice, Ledger
 from .sweeps import Claim, SweepState, SweepStore, trial_run
 

@@ -10,8 +10,7 @@ import json
 from dataclasses import dataclass
 
 from ..config import EXIT_CODES, SkytrainError
-from ..runs import is_amount, read_typed, record_of
-from ..storage import Store
+from ..storage import Store, is_amount, read_typed, record_of
 
 FINAL = "final"
 

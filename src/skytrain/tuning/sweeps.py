@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..config import SkytrainError, build, flatten, nearest
-from ..runs import is_amount, is_clock, maybe, read_object, record_of
-from ..storage import Store
+from ..storage import Store, is_amount, is_clock, maybe, read_object, record_of
 from .ledger import FINAL, Entry, read_entry
 from .problem import Answer, Observation, Trial
 

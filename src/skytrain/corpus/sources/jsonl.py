@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ...storage import parse_json
 from ..documents import BadRecord, Document
 from ..files import WHOLE, FileSpan, InputFile, byte_spans, lines_from
 from .base import SpannedSource, UserFiles
@@ -43,14 +44,12 @@ def json_records(
 def _document(file: InputFile, number: int, line: bytes, keys: RecordKeys) -> Document | BadRecord:
     where = f"{file.url}:{number}"
     try:
-        record = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+        record = parse_json(line.decode("utf-8-sig" if number == 1 else "utf-8"))
     except UnicodeDecodeError as error:
         return BadRecord("encoding", f"{where}: byte {line[error.start]:#04x} is not UTF-8")
     except json.JSONDecodeError as error:
         return BadRecord("json", f"{where}: not JSON: {error.msg} at column {error.colno}")
-    except RecursionError:
-        return BadRecord("json", f"{where}: JSON nested too deeply")
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # nested too deeply, or a number of thousands of digits
         return BadRecord("json", f"{where}: {error}")
     if not isinstance(record, dict):
         return BadRecord(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...storage import ScratchFolder
+from ...storage import ScratchFolder, read_data
 from ..chunks import read_column
 from ..duplicates import REMOVED, DocumentIds, FoundDuplicates, write_duplicates
 from ..near import COMPARED
@@ -81,7 +81,7 @@ def _write_ids(found: FoundTables, task: int) -> None:
 def _read_ids(found: FoundTables) -> Iterator[list[str]]:
     place = found.place
     for block in found.concerned.blocks():
-        stored = place.store.read(_ids_key(place, block), at_most=None)
+        stored = read_data(place.store, _ids_key(place, block))
         count = found.concerned.read_all(place, block, NUMBER).size
         ends = np.cumsum(np.frombuffer(stored, np.int64, count)) + 8 * count
         starts = [8 * count, *ends[:-1].tolist()]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...config import SkytrainError, format_bytes, plural
-from ...storage import NotFound, Store
+from ...storage import AGAIN, MANIFEST_BYTES, NotFound, Store, parse_json, read_whole
 from ..pool import rebuild_error
 from ..progress import ShowProgress
 from .tables import FILES, RecordTable, write_by_block
@@ -145,7 +145,7 @@ class FinishedStages:
         """Return the stored result of the stage, or store that of `make`, which must be JSON."""
         key = f"{self.folder}/{stage}.json"
         try:
-            return json.loads(self.store.read(key, at_most=None))
+            return parse_json(read_whole(self.store, key, MANIFEST_BYTES, AGAIN))
         except NotFound:
             made = make()
         self.store.write(key, json.dumps(made).encode())

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...storage import read_numbers
 from ..build import Slice, assemble
 from ..chunks import EXAMPLES, read_facts
 from ..dedup import EXACT, KEPT, NEAR, SAME_ID
@@ -100,7 +101,7 @@ def plan_parts(place: CorpusPlace, blocks: list[BlockFacts], part_bytes: int) ->
 
 def _sizes_by_chunk(place: CorpusPlace, blocks: list[BlockFacts]) -> Iterator[tuple[int, np.ndarray]]:
     for number, block in enumerate(blocks):
-        sizes = np.frombuffer(place.store.read(sizes_key(place, number), at_most=None), np.uint64)
+        sizes = read_numbers(place.store, sizes_key(place, number), np.uint64)
         ends = np.cumsum([0, *block.kept])
         for i, chunk in enumerate(place.chunks_of(number)):
             yield chunk, sizes[ends[i] : ends[i + 1]]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...config import DataConfig
-from ...storage import Store
+from ...storage import Store, read_numbers
 from ..chunks import finished_piece
 from ..cut import ChunkRun, CutPlan, limited
 from ..documents import BadRecord
@@ -117,7 +117,7 @@ class FileSpans:
         before = [0]
         is_whole = False
         for place in range(self._used[number]):
-            counted = np.frombuffer(self.task.store.read(_key(self.task, number, place), at_most=None), np.int64)
+            counted = read_numbers(self.task.store, _key(self.task, number, place), np.int64)
             starts[place] += plan.starts(counted[HEAD:])
             before.append(before[-1] + int(counted[0]))
             is_whole = bool(counted[1]) or place == len(spans) - 1

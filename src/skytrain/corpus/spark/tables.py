@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...storage import read_numbers
 from .place import CorpusPlace
 
 FILE_BYTES = 32 << 20
@@ -36,7 +37,7 @@ class RecordTable:
     def read(self, place: CorpusPlace, block: int, dtype: np.dtype) -> Iterator[np.ndarray]:
         for number, piece, _ in self.files:
             if number == block:
-                yield np.frombuffer(place.store.read(_key(place, self.name, block, piece), at_most=None), dtype)
+                yield read_numbers(place.store, _key(place, self.name, block, piece), dtype)
 
     def read_all(self, place: CorpusPlace, block: int, dtype: np.dtype) -> np.ndarray:
         return np.concatenate([np.empty(0, dtype), *self.read(place, block, dtype)])

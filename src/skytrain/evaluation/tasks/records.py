@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import io
-import json
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
 from ...config import MissingExtra, SkytrainError
+from ...storage import parse_json, unpack_gzip
 
 
 def read_records(name: str, data: bytes) -> Iterator[dict[str, Any]]:
@@ -17,9 +15,9 @@ def read_records(name: str, data: bytes) -> Iterator[dict[str, Any]]:
     bare = name.removesuffix(".gz")
     if name.endswith(".gz"):
         try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise SkytrainError(f"{name}: cannot be decompressed: {error}") from None
+            data = unpack_gzip(data)
+        except ValueError as error:
+            raise SkytrainError(f"{name}: {error}") from None
     if bare.endswith(".parquet"):
         return _parquet(name, data)
     if bare.endswith((".jsonl", ".json")):
@@ -50,8 +48,8 @@ def _json(name: str, text: str) -> Iterator[dict[str, Any]]:
 
 def _loaded(name: str, text: str, where: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:  # bad syntax, a number that is too long, or nested too deeply
+        return parse_json(text)
+    except ValueError as error:
         raise SkytrainError(f"{name}{where}: not JSON: {error}") from None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...config import ConfigError, NamedTask, SkytrainError
 from ...corpus import HubDataset
-from ...storage import NotFound, Store, StoreError, open_store
+from ...storage import MANIFEST_BYTES, NotFound, Store, StoreError, open_store, read_whole
 from .records import read_records
 
 FOLDER = "evaluations"
@@ -29,7 +29,7 @@ def load_data(task: NamedTask, store: Store, note: Callable[[str], None]) -> lis
         return _given(task)
     key = stored_task_key(task)
     try:
-        return [DataFile(store.url(key), store.read(key, at_most=None))]
+        return [DataFile(store.url(key), read_whole(store, key, MANIFEST_BYTES, "delete it: it is fetched again"))]
     except NotFound:
         pass
     if task.config.repo is None:
@@ -52,7 +52,7 @@ def _given(task: NamedTask) -> list[DataFile]:
     if "://" in task.data:
         root, _, name = task.data.rpartition("/")
         try:
-            return [DataFile(task.data, open_store(root).read(name, at_most=None))]
+            return [DataFile(task.data, read_whole(open_store(root), name, MANIFEST_BYTES))]
         except StoreError as error:
             raise SkytrainError(f"task {task.name}: {error}\n  correct evaluation.data.{task.name}") from None
     path = Path(task.data).expanduser()

@@ -14,8 +14,8 @@ from typing import Any
 
 from ...aws import AwsSession, Call, CloudError
 from ...config import SkytrainError, format_seconds, plural
-from ...runs import LaunchRecord, launch_folder, read_object
-from ...storage import Store
+from ...runs import LaunchRecord, launch_folder
+from ...storage import Store, read_object, read_whole
 from .boot import ENDS
 from .replacement import DEAD, StartedMachine, read_history, since_proof
 
@@ -89,7 +89,7 @@ def _reported(store: Store, record: LaunchRecord, machines: Sequence[str]) -> li
                     if folder == "unfit":
                         found.append((stat.modified, str(read_object(store, stat.key).get("reason", ""))))
                     else:
-                        found.append((stat.modified, _cause_in(store.read(stat.key).decode(errors="replace"))))
+                        found.append((stat.modified, _cause_in(read_whole(store, stat.key).decode(errors="replace"))))
     except SkytrainError:  # the store does not answer, or a machine wrote something else
         return []
     return [cause.partition("\n")[0] for _, cause in sorted(found, reverse=True) if cause]

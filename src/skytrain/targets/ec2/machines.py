@@ -26,16 +26,14 @@ from ...runs import (
     current_offer,
     end_launch,
     following_launches,
-    is_text,
     launch_folder,
     mark_failed,
     may_grow,
     offer_key,
     preceding_launches,
-    read_object,
     started_key,
 )
-from ...storage import Retry, Store, StoreError
+from ...storage import Retry, Store, StoreError, is_text, read_object
 from .billing import count_machines
 from .history import described, started_machines, why_ended
 from .replacement import (

@@ -218,7 +218,10 @@ def _summary(prepared: PreparedLaunch) -> list[tuple[str, str]]:
     highest = offer.nodes * offer.max_usd_per_hour_each
     return [
         ("run", prepared.run),
-        ("machines", f"{offer.nodes} x {offer.instance_type} ({offer.market}) in {first.zone}"),
+        (
+            "machines",
+            f"{offer.nodes} x {offer.instance_type} ({offer.market}) in {first.zone}, {offer.disk_gb:,} GB of disk each",
+        ),
         ("price", f"${prepared.usd_per_hour:.2f} an hour; at most ${highest:.2f}"),
         ("takes", f"{cost.hours:.1f} h (p90 {cost.hours_p90:.1f} h)"),
         ("costs", f"${cost.usd:.2f} (${cost.usd_p10:.2f} to ${cost.usd_p90:.2f})"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ...config import format_bytes
 from ...runs import Reporter
-from ...storage import Store
+from ...storage import Store, read_text
 from ..bundle import SUMS, UNKNOWN_SHA256, BundleContents, bundle_of
 from ..wheels import fetch_wheels, plugins_wheel, run_pip, skytrain_wheel
 
@@ -98,7 +98,7 @@ def pack_environment(store: Store, contents: BundleContents, reporter: Reporter)
 
 def packed_sha256(store: Store, packed: PackedEnvironment) -> str:
     """Return the SHA-256 of the archive in the store."""
-    return store.read(packed.sums).decode().split()[0] if store.exists(packed.sums) else UNKNOWN_SHA256
+    return read_text(store, packed.sums).split()[0] if store.exists(packed.sums) else UNKNOWN_SHA256
 
 
 def _install(wheels: Path, site: Path, contents: BundleContents) -> None:

@@ -15,7 +15,7 @@ from ...aws import AwsSession, Call, job_runs_of, open_session, read_tags, rende
 from ...config import Config, SkytrainError
 from ...planning import Market, load_catalog
 from ...runs import LaunchRecord, Reporter, launch_folder, launches_of
-from ...storage import Store, open_store
+from ...storage import Store, open_store, read_whole
 from ..base import Columns, JobLog, Phase, SchedulerJob, ran
 from ..jobs import own_launches
 from ..stopping import PlannedStop, StopResult
@@ -317,7 +317,7 @@ def _log_lines(store: Store, job: SchedulerJob) -> list[str]:
     for name in LOG_NAMES:  # attempts lie in folders of their own, in order
         for key in keys:
             if key.endswith(f"/{folder}{name}.gz"):
-                lines += _end_of_log(store.read(key)).decode(errors="replace").splitlines()
+                lines += _end_of_log(read_whole(store, key)).decode(errors="replace").splitlines()
     return lines
 
 
