@@ -204,6 +204,10 @@ def store_rows() -> Iterator[Row]:
     yield Row("write a run that begins like the sweep", _s3("PutObject", Key=begins, Body=b"x"), (OPERATOR,))
     named = "demo/sweeps/lr-schedules/answer.json"
     yield Row("write a sweep that begins like it", _s3("PutObject", Key=named, Body=b"x"), (OPERATOR,))
+    inside = "demo/runs/lr-124m/commands/x-lr-000/b.json"
+    yield Row("write into a run that begins like it", _s3("PutObject", Key=inside, Body=b"x"), (OPERATOR,))
+    inside = "demo/sweeps/lr-124m/ledger/x-lr/1.json"
+    yield Row("write into a sweep that begins like it", _s3("PutObject", Key=inside, Body=b"x"), (OPERATOR,))
     yield Row("write another sweep", _s3("PutObject", Key="demo/sweeps/batch/1.json", Body=b"x"), (OPERATOR,))
     yield Row("delete an old checkpoint", _s3("DeleteObject", Key="demo/runs/gpt2/checkpoints/x"), RUNNERS)
     yield Row(

@@ -85,8 +85,9 @@ locals {
   tuned_axes = ["batch_tokens", "lr", "warmup", "weight_decay"]
   sweep_places = concat(
     ["sweeps/${local.own_sweep}", "runs/${local.own_sweep}-???"],
-    [for axis in local.tuned_axes : "sweeps/${local.own_sweep}-*-${axis}"],
-    [for axis in local.tuned_axes : "runs/${local.own_sweep}-*-${axis}-???"],
+    # Turns are numbers of one or two digits. A * would take a / too, and with it folders of runs like gpt2-124m.
+    flatten([for axis in local.tuned_axes : [for turn in ["?", "??"] : "sweeps/${local.own_sweep}-${turn}-${axis}"]]),
+    flatten([for axis in local.tuned_axes : [for turn in ["?", "??"] : "runs/${local.own_sweep}-${turn}-${axis}-???"]]),
   )
   if_of_an_own_run = {
     StringEquals = {
