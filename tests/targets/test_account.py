@@ -23,7 +23,6 @@ from skytrain.pipelines.dashboard import StoreWatch
 from skytrain.pipelines.runs import delete_run, rename_run
 from skytrain.report import machine_notes, machine_rows
 from skytrain.runs import (
-    DamagedRecord,
     LaunchedGroup,
     LaunchId,
     LaunchRecord,
@@ -42,7 +41,7 @@ from skytrain.runs import (
     stopped_key,
     write_outcome,
 )
-from skytrain.storage import AccessDenied, Retry, StoreUnreachable, open_store
+from skytrain.storage import AccessDenied, DamagedRecord, Retry, StoreUnreachable, open_store
 from skytrain.storage.folder import FolderStore
 from skytrain.targets import account_state
 from skytrain.targets.account import machines_of
@@ -403,6 +402,20 @@ def test_stop_ends_machines_of_which_only_the_launch_knows(machines, config):
     done = skytrain("stop", "a", f"store.root={config.store.root}", "cloud=aws", "--yes")
     assert done.exit_code == 0 and "2 machines terminated" in done.output
     assert sizes(machines)[GROUP_OF_A] == (0, 0)
+
+
+def test_stop_leaves_a_group_of_another_project_alone_that_has_the_same_name(machines, config):
+    """Run `x-y` of `demo` and run `y` of `demo-x`: whose account may do both must not end what it was not asked to end."""
+    launch(machines, "us-east-2", "y", project="demo-x")
+    name = group_name("demo-x", "y", "00001", 0)
+    assert name == group_name("demo", "x-y", "00001", 0)
+    store, now = open_store(config.store), datetime.now(UTC)
+    record_run(config, "x-y", ended=True)
+    planned = launch_of("x-y", launched_at=now, kill_at=now + timedelta(hours=3))
+    create_launch(store, replace(planned, groups=[replace(planned.groups[0], name=name)]))
+    done = skytrain("stop", "x-y", f"store.root={config.store.root}", "cloud=aws", "--yes")
+    assert done.exit_code == 0 and "terminated" not in done.output
+    assert sizes(machines)[name][1] == 1
 
 
 def test_stop_ends_the_machines_of_the_smoke_run_that_comes_first(machines, config):

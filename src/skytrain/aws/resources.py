@@ -174,7 +174,10 @@ def _list_instances(
     for reservation in session.items(Call("ec2", "DescribeInstances", {"Filters": filters}), "Reservations", region):
         for item in reservation["Instances"]:
             group = next((tag["Value"] for tag in item.get("Tags", []) if tag["Key"] == GROUP_TAG), None)
-            tags = owner(group) or read_tags(item.get("Tags"))
+            written = read_tags(item.get("Tags"))
+            tags = owner(group) or written
+            if tags is not None and written is not None and written.project != tags.project:
+                continue  # it is somebody else's, in a group of the same name
             state = item["State"]["Name"]
             if tags is None or state == "shutting-down":  # no longer billed, and cannot be terminated once more
                 continue
@@ -222,14 +225,19 @@ def find_groups(session: AwsSession, region: str, owners: Mapping[str, Tags]) ->
     """Yield the Auto Scaling groups of these names and their instances, with the tags given here.
 
     People may remove or edit the tags of a group. They cannot do that to its name, nor to the name of the group on an
-    instance, which is a tag of AWS's own.
+    instance, which is a tag of AWS's own. Run y of project demo-x has groups of the same names as run x-y of demo: what
+    carries the tag of another project is left out.
     """
+
+    def ours(session: AwsSession, group: Answer, region: str) -> Tags | None:
+        tags = owners[group["AutoScalingGroupName"]]
+        written = read_tags(group.get("Tags"))
+        return tags if written is None or written.project == tags.project else None
+
     names = sorted(owners)
     for some in (names[start : start + MOST_NAMES] for start in range(0, len(names), MOST_NAMES)):
         groups = Call("autoscaling", "DescribeAutoScalingGroups", {"AutoScalingGroupNames": some})
-        yield from _group_listing(groups, lambda session, group, region: owners[group["AutoScalingGroupName"]])(
-            session, region
-        )
+        yield from _group_listing(groups, ours)(session, region)
         yield from _list_instances(
             session, region, {"Name": f"tag:{GROUP_TAG}", "Values": some}, lambda group: owners.get(group or "")
         )
