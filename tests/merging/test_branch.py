@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from skytrain.config import Composed, SkytrainError, compose
+from skytrain.cli.main import app
+from skytrain.config import Composed, SkytrainError, compose, forget_trust, trust
 from skytrain.merging import DomainsFile, MergeReport, ModelRow, judge, read_domains
 from skytrain.pipelines.branch import PlannedExpert, branch
 from skytrain.pipelines.merge import MergeRequest, merge
@@ -178,3 +181,51 @@ def test_an_ensemble_is_judged_as_a_merged_model_is():
         "the ensemble beats one on 1 of 1 other domain; on its own",
         "the dense run is no worse than the ensemble",
     ]
+
+
+HOSTILE = {
+    "trainer.callbacks.target=attack.Logger": "trainer.callbacks=[{target: attack.Logger}]",
+    "trainer.loggers=attack.Logger": "trainer.loggers=[attack.Logger]",
+    "model.target=attack.Model": "model.target=attack.Model",
+    "data.source.target=attack.Source": "data.source.target=attack.Source",
+    "cloud.packages=attack": "cloud.packages=[attack]",
+    "store.root=s3://theirs/x": "store.root=s3://theirs/x",
+    "'data.name=${oc.env:HOME}'": "data.name=${oc.env:HOME}",
+}
+
+
+@pytest.mark.parametrize(("named", "word"), HOSTILE.items(), ids=HOSTILE)
+@pytest.mark.parametrize("where", ["settings", "experts"])
+def test_a_file_of_somebody_else_names_no_code_that_the_person_has_not_typed(named, word, where, tmp_path):
+    file = tmp_path / "domains.yaml"
+    words = {"settings": [], "experts": []} | {where: [word]}
+    custom = ["model=custom"] if word.startswith("model.") else []
+    content = {"seed": "base@2", "settings": custom + words["settings"], "experts": {"a": [], "b": words["experts"]}}
+    file.write_text(json.dumps(content))  # which is YAML, too
+    forget_trust()
+    with pytest.raises(SkytrainError, match="names code or files that you have not named") as error:
+        read_domains(file)
+    assert f"--trust {named}" in str(error.value)
+    assert read_domains(file, [word]).seed == "base@2"
+    trust([shlex.split(named)[0]])
+    assert read_domains(file).seed == "base@2"
+    forget_trust()
+
+
+def test_branch_itself_refuses_it_before_anything_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "domains.yaml").write_text("seed: a@1\nexperts: {a: ['trainer.loggers=[attack.Logger]'], b: []}\n")
+    for words in (["branch", "--experts"], ["merge-report", "a", "--domains"]):
+        result = CliRunner().invoke(app, [*words, "domains.yaml"])
+        assert "--trust trainer.loggers=attack.Logger" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "body", ["[" * 100_000, "a: &a [1]\nb: *c", "!!python/object/apply:os.system [touch attacked]", "\x00", "- 1"]
+)
+def test_a_file_that_is_no_list_of_domains_is_one_message(body, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "domains.yaml").write_text(body)
+    with pytest.raises(SkytrainError):
+        read_domains(tmp_path / "domains.yaml")
+    assert not (tmp_path / "attacked").exists()

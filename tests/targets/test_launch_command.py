@@ -288,6 +288,7 @@ def test_a_plan_of_somebody_else_names_no_code_that_the_person_has_not_typed(
         "'trainer.callbacks.target=${wandb.project}'": "trainer.callbacks=[{target: '${wandb.project}'}]",
         "'wandb=${oc.env:HOME}'": "wandb={project: '${oc.env:HOME}'}",
         "cloud.packages=attack": "cloud.packages=[attack]",
+        "store.root=s3://theirs/x": "store.root=s3://theirs/x",
     }
     for name, word in hostile.items():
         words = [*WORDS, word]

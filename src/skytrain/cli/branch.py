@@ -13,7 +13,7 @@ import typer
 from ..config import SkytrainError
 from .branch_launch import launch_experts
 from .confirm import DryRun, Yes
-from .options import ConfigDirs, Json, Overrides, compose_overrides
+from .options import ConfigDirs, Json, Overrides, Trusted, compose_overrides
 from .train import Processes, check_installed, worker_options
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def branch(
     experts: Experts,
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
+    trust: Trusted = None,
     processes: Processes = None,
     as_json: Json = False,
     launch: Launch = False,
@@ -66,9 +67,11 @@ def branch(
       skytrain branch --experts domains.yaml budget.usd=40 trainer.micro_batch=8
       skytrain branch --experts domains.yaml cloud=ec2 budget.usd=40 --launch --dry-run
     """
+    from ..config import trust as trust_words
     from ..merging import read_domains
 
-    read = read_domains(experts)
+    trust_words(trust or [])
+    read = read_domains(experts, overrides or [], config_dir or [])
     domains = dataclasses.replace(read, settings=(*read.settings, *(overrides or [])))
     if launch:
         return launch_experts(domains, list(config_dir or []), yes, dry_run)

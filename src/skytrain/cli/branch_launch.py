@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,8 +46,8 @@ def launch_experts(domains: DomainsFile, folders: list[Path], yes: bool, dry_run
     print(*said, "\nNext:", sep="\n")
     where = " ".join(job.next_arguments)
     for one in experts:
-        print(f"  skytrain status {one.run} {where}")
-    runs = " ".join(domains.run_name(domain) for domain in domains.experts)
+        print(f"  skytrain status {shlex.quote(one.run)} {where}")
+    runs = shlex.join(domains.run_name(domain) for domain in domains.experts)
     print(f"  skytrain merge {runs} {where}   # when all are done")
 
 

@@ -61,6 +61,7 @@ def merge_report(
       skytrain merge-report both --domains domains.yaml --dense dense --out merge.html
       skytrain merge-report both --domains domains.yaml evaluation.tasks=[hellaswag]
     """
+    from ..config import trust as trust_words
     from ..merging import read_domains
     from ..pipelines.merge_report import MergeReportRequest, report_merge
     from ..report import merge_html, merge_table, merge_tasks_table
@@ -69,11 +70,13 @@ def merge_report(
     if out is not None:
         _check_page(out)
     given = overrides or []
+    trust_words(trust or [])
+    read = read_domains(domains, given, config_dir or [])
 
     def compose(overrides: list[str]) -> Composed:
         return compose_overrides([*overrides, *given], config_dir, trusted=trust)
 
-    request = MergeReportRequest(run=run, domains=read_domains(domains), dense=dense, points=points, max_tokens=tokens)
+    request = MergeReportRequest(run=run, domains=read, dense=dense, points=points, max_tokens=tokens)
     with reporter() as console:
         comparison = report_merge(compose([*request.domains.settings]).config, request, compose, console)
     if out is not None:

@@ -82,7 +82,7 @@ Trusted = Annotated[
     typer.Option(
         "--trust",
         metavar="KEY=VALUE",
-        help="Code, a repository or a folder that the run's record or the plan names and that may be loaded, such as "
+        help="Code, a repository or a folder that the run's record, the plan or the file of the experts names and that may be loaded, such as "
         "model.target=my_package.MyModel. What your own settings name is trusted. Repeatable.",
         show_default=False,
     ),

@@ -25,9 +25,8 @@ from .composition import (
     AdoptedSettings as AdoptedSettings,
     Composed as Composed,
     RecipeWeights as RecipeWeights,
+    check_words_of_file as check_words_of_file,
     compose as compose,
-    settings_in as settings_in,
-    unchecked_settings as unchecked_settings,
 )
 from .discovery import discover as discover, folders_with as folders_with
 from .environment import (
@@ -175,7 +174,6 @@ from .tasks import NamedTask as NamedTask, find_tasks as find_tasks, finish_sett
 from .trusted_code import (
     check_named as check_named,
     check_trusted as check_trusted,
-    check_words_of_file as check_words_of_file,
     forget_trust as forget_trust,
     trust as trust,
     trust_settings as trust_settings,

@@ -28,6 +28,7 @@ from .group_files import GROUPS_MODULE, choices_with, with_left_out
 from .other_tools import meant_file, meant_value, translated
 from .schema import Config, flatten
 from .secrets import check_settings
+from .trusted_code import check_brought
 from .typed import build, is_text
 from .upgrades import RENAMED
 
@@ -197,6 +198,17 @@ def unchecked_settings(overrides: Sequence[str], config_dirs: Sequence[str | Pat
 def settings_in(overrides: Sequence[str]) -> dict[str, Any]:
     """Return the settings that overrides make, by key, without the choices of groups."""
     return {one.key_or_group: one.value() for one in parse_overrides(overrides) if one.key_or_group not in GROUPS}
+
+
+def check_words_of_file(
+    words: Sequence[str], typed: Sequence[str], config_dirs: Sequence[str | Path], where: str, writer: str
+) -> None:
+    """Raise Untrusted if the settings of a file name code that the person, who has `typed` other settings, has not named.
+
+    Whoever made the file `where`, its `writer`, decides them: a plan, or the domains of experts.
+    """
+    values = unchecked_settings([*words, *typed], config_dirs)
+    check_brought(values, settings_in(words), settings_in(typed), where, writer)
 
 
 def _given(origins: Mapping[str, str]) -> frozenset[str]:

@@ -16,6 +16,7 @@ from .errors import SkytrainError
 
 HUB_FAMILIES = ("hf",)  # whose `name` is a repository or a folder that is read
 FILES = ("loader.files.train", "loader.files.validation")  # that training and `evaluate` read
+STORES = ("store.root", "store")  # where everything goes that a run reads and writes
 DEFAULT_REVISION = "main"  # of a repository whose revision nobody names
 # Groups that say where a job runs, from which image, with which packages and whose rights. Their texts count as code, but for
 # these names.
@@ -67,7 +68,7 @@ def check_named(names: Iterable[tuple[str, str]], where: str, writer: str = "who
         )
 
 
-def check_words_of_file(
+def check_brought(
     values: Mapping[str, Any], brought: Mapping[str, Any], own: Collection[str], where: str, writer: str
 ) -> None:
     """Raise Untrusted if `brought`, the settings that a file makes by key, name code that the person has not named.
@@ -78,6 +79,7 @@ def check_words_of_file(
     """
     theirs = {key: value for key, value in brought.items() if not _is_under(key, own)}
     named = [(key, value) for key, value in named_code(values) if _is_under(key, theirs)]
+    named += [(key, str(value)) for key, value in theirs.items() if key in STORES]
     named += [(key, text) for key, value in theirs.items() for text in _texts(value) if "${" in text]
     check_named(dict.fromkeys(named), where, writer)
 

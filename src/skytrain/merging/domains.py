@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import SkytrainError, nearest
+from ..config import SkytrainError, check_words_of_file, nearest
+from ..storage import read_file
 
 KEYS = ("seed", "settings", "weights_only", "at_step", "experts")
 
@@ -29,16 +31,26 @@ class DomainsFile:
         return f"{Path(self.seed).name.partition('@')[0].removesuffix('.bin')}-{domain}"
 
 
-def read_domains(path: Path) -> DomainsFile:
-    """Read the YAML file; raises SkytrainError with what is wrong in it."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError  # type: ignore[import-untyped]
+def read_domains(path: Path, typed: Sequence[str] = (), folders: Sequence[Path] = ()) -> DomainsFile:
+    """Read the YAML file; raises SkytrainError with what is wrong in it.
+
+    It may be somebody else's: raises Untrusted if its settings name code that the person, who has `typed` others, has not.
+    """
+    domains = _parsed(path)
+    for domain in domains.experts:
+        check_words_of_file(domains.overrides(domain), typed, folders, str(path), "whoever made this file")
+    return domains
+
+
+def _parsed(path: Path) -> DomainsFile:
+    import yaml  # type: ignore[import-untyped]
 
     try:
-        content: Any = OmegaConf.to_container(OmegaConf.load(path))
-    except (OSError, YAMLError, OmegaConfBaseException) as error:
-        raise SkytrainError(f"{path} cannot be read: {error}") from None
+        content: Any = yaml.safe_load(read_file(path, remedy="see docs/merging.md"))
+    except (OSError, yaml.YAMLError, RecursionError, ValueError) as error:
+        if isinstance(error, SkytrainError):
+            raise
+        raise SkytrainError(f"{path} cannot be read: {error or type(error).__name__}") from None
     if not isinstance(content, dict):
         raise SkytrainError(f"{path} is not a mapping\n  it names `seed` and `experts`: see docs/merging.md")
     for key in content:

@@ -20,8 +20,6 @@ from ..config import (
     RecipeWeights,
     SkytrainError,
     check_words_of_file,
-    settings_in,
-    unchecked_settings,
 )
 from ..models import compose_model
 from ..parallel import laid_out, problem_of
@@ -248,8 +246,7 @@ def plan_words(file: Path | None, folders: Sequence[Path], typed: Sequence[str])
     if file is None:
         return []
     words = read_plan(file).words
-    values = unchecked_settings([*words, *typed], folders)
-    check_words_of_file(values, settings_in(words), settings_in(typed), f"the plan {file}", "whoever made this plan")
+    check_words_of_file(words, typed, folders, f"the plan {file}", "whoever made this plan")
     return words
 
 
