@@ -69,7 +69,7 @@ def test_an_index_names_files_of_its_own_folder_only(name: Any, tmp_path: Path) 
 
 def test_an_index_that_is_too_deep_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text("[" * 100_000)
-    with pytest.raises(SkytrainError, match="cannot be read"):
+    with pytest.raises(SkytrainError, match="is damaged"):
         read_headers(tmp_path)
 
 
@@ -128,5 +128,22 @@ def test_a_config_that_describes_no_model_is_not_served(key: str, value: Any, tm
     with pytest.raises(SkytrainError, match=f"config.json has no number {key} above 0"):
         open_served(tmp_path, "tiny")
     (tmp_path / "config.json").write_text("[" * 100_000)
-    with pytest.raises(SkytrainError, match="cannot be read"):
+    with pytest.raises(SkytrainError, match="is damaged"):
         open_served(tmp_path, "tiny")
+
+
+def test_an_adapter_in_a_folder_is_not_read(tmp_path: Path) -> None:
+    """Where peft is installed, transformers adds it, and peft imports the module that it names (megatron_core)."""
+    transformers = pytest.importorskip("transformers")
+    from skytrain.config import HFModelConfig
+    from skytrain.models.hf_causal_lm import build_hf
+
+    tiny = transformers.GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16, n_positions=8)
+    transformers.GPT2LMHeadModel(tiny).save_pretrained(tmp_path)
+    settings = HFModelConfig(
+        name=str(tmp_path), family="hf", weights="pretrained", revision=None, trust_remote_code=False, vocab_size=16, max_length=8
+    )  # fmt: skip
+    assert build_hf(settings, seed=0, start_weights=True)
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "megatron_core": "attack"}))
+    with pytest.raises(ConfigError, match="has an adapter of PEFT"):
+        build_hf(settings, seed=0, start_weights=True)

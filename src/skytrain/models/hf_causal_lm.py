@@ -23,6 +23,7 @@ SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 # Names that architectures use for the number of experts, and for the number of experts active per token.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ACTIVE_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k")
+ADAPTER = "adapter_config.json"
 CHECKED_TOKENS = 3  # tokens per document in the trial batches of the checks below
 
 
@@ -189,6 +190,16 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
+def _refuse_adapter(folder: Path) -> None:
+    """Refuse a folder with an adapter: where peft is installed, transformers would add it, and peft imports what it names."""
+    if (folder / ADAPTER).exists():
+        raise ConfigError(
+            "model.name",
+            f"{folder} has an adapter of PEFT ({ADAPTER}), which is not read",
+            hint="merge it into the weights first (peft: merge_and_unload, save_pretrained), or remove it",
+        )
+
+
 def _refuse_named_kernels(theirs: Any, name: str) -> None:
     """Refuse a config.json whose attention is a repository of the hub: transformers would fetch and run its code."""
     for kernel in _named_implementations(theirs):
@@ -227,6 +238,7 @@ def build_hf(config: HFModelConfig, seed: int, start_weights: bool) -> HFCausalL
     name = str(find_weights(config.name)) if "://" in config.name else config.name
     if pretrained and Path(name).expanduser().is_dir():
         read_headers(Path(name).expanduser())  # refuses pickles, and files that are missing or truncated
+        _refuse_adapter(Path(name).expanduser())
     where: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     try:
         theirs = AutoConfig.from_pretrained(name, **where)
