@@ -190,6 +190,7 @@ HOSTILE = {
     "data.source.target=attack.Source": "data.source.target=attack.Source",
     "cloud.packages=attack": "cloud.packages=[attack]",
     "store.root=s3://theirs/x": "store.root=s3://theirs/x",
+    "loader.cache_dir=/home/you": "loader.cache_dir=/home/you",
     "'data.name=${oc.env:HOME}'": "data.name=${oc.env:HOME}",
 }
 

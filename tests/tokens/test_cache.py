@@ -63,6 +63,18 @@ def test_the_least_recently_used_shards_make_room(store: Store, tmp_path: Path) 
     assert cached(cache) == {1, 3, 4} and cache.used_bytes() == 3 * SIZE
 
 
+def test_a_folder_that_is_no_shard_makes_no_room(store: Store, tmp_path: Path) -> None:
+    """loader.cache_dir may be a folder with other things in it, such as a browser's profile, which has a lock, too."""
+    cache = ShardCache(tmp_path / "cache", limit_bytes=2 * SIZE)
+    profile = cache.folder / "profile"
+    profile.mkdir(parents=True)
+    for name in ("lock", "bookmarks", "tokens.bin"):
+        (profile / name).write_text("1")
+    for number in (1, 2, 3, 4):
+        fetch(cache, store, number).release()
+    assert {path.name for path in profile.iterdir()} == {"lock", "bookmarks", "tokens.bin"}
+
+
 def test_a_shard_in_use_is_never_evicted(store: Store, tmp_path: Path) -> None:
     cache = ShardCache(tmp_path / "cache", limit_bytes=2 * SIZE)
     pin = fetch(cache, store, 1)

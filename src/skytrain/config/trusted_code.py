@@ -16,7 +16,7 @@ from .errors import SkytrainError
 
 HUB_FAMILIES = ("hf",)  # whose `name` is a repository or a folder that is read
 FILES = ("loader.files.train", "loader.files.validation")  # that training and `evaluate` read
-STORES = ("store.root", "store")  # where everything goes that a run reads and writes
+WRITTEN = ("store.root", "loader.cache_dir", "parallel.offload_folder")  # where a run writes, and removes what it wrote
 DEFAULT_REVISION = "main"  # of a repository whose revision nobody names
 # Groups that say where a job runs, from which image, with which packages and whose rights. Their texts count as code, but for
 # these names.
@@ -79,9 +79,15 @@ def check_brought(
     """
     theirs = {key: value for key, value in brought.items() if not _is_under(key, own)}
     named = [(key, value) for key, value in named_code(values) if _is_under(key, theirs)]
-    named += [(key, str(value)) for key, value in theirs.items() if key in STORES]
+    named += [(key, str(_at(values, key))) for key in WRITTEN if _is_under(key, theirs)]
     named += [(key, text) for key, value in theirs.items() for text in _texts(value) if "${" in text]
     check_named(dict.fromkeys(named), where, writer)
+
+
+def _at(values: Any, key: str) -> Any:
+    for name in key.split("."):
+        values = values.get(name) if isinstance(values, Mapping) else None
+    return values
 
 
 def _texts(value: Any) -> Iterator[str]:

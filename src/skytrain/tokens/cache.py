@@ -200,6 +200,8 @@ class ShardCache:
         """Return the cache entries. The caller must hold the folder lock."""
         entries = []
         for folder in self.folder.iterdir():
+            if not HASH.fullmatch(folder.name):  # not a shard's: the folder may have been something else before
+                continue
             lock_path = folder / "lock"
             path = folder / "tokens.bin"
             with suppress(FileNotFoundError):
