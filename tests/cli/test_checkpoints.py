@@ -72,9 +72,7 @@ def test_verify_names_what_is_damaged_and_what_to_resume_from(store):
     assert skytrain_checkpoints(store, "verify", "mine@10").endswith("exit 0")
 
 
-@pytest.mark.parametrize(
-    ("marker", "words"), [(b"{", "is not a checkpoint's marker"), (b'{"format": 9}', "has format 9; this version")]
-)
+@pytest.mark.parametrize(("marker", "words"), [(b"{", "is damaged"), (b'{"format": 9}', "has format 9; this version")])
 def test_one_whose_marker_cannot_be_read_is_listed_with_the_reason_and_does_not_hide_the_others(store, marker, words):
     store.write(f"{step_key('mine', 15)}/COMMITTED.0", marker)
     said = skytrain_checkpoints(store, "list", "mine")

@@ -21,7 +21,7 @@ from skytrain.cli.main import main
 from skytrain.config import Config, SkytrainError, compose, source_hash
 from skytrain.jobs import NodeRequest
 from skytrain.pipelines.node import take_part
-from skytrain.planning import write_plan
+from skytrain.planning import read_plan, write_plan
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.runs import launches_of, read_spend, stopped_key
 from skytrain.storage import Store, open_store
@@ -266,6 +266,13 @@ def test_a_dry_run_that_plans_again_leaves_the_plan_as_it_is(typed: Typed, capsy
     assert typed(*words, "--dry-run") == 2 and "only a bucket" in capsys.readouterr().err
     assert file.read_text() == before
     assert typed(*words) == 2 and file.read_text() != before
+
+
+def test_a_plan_that_asks_for_what_no_plan_can_is_damaged(typed: Typed, capsys: pytest.CaptureFixture[str]) -> None:
+    file = typed.folder / "plan.json"
+    write_plan(replace(read_plan(file), request={"machines": "all"}), file)
+    assert typed("--plan", "plan.json", "--replan", "cloud=ec2", "--dry-run") == 9
+    assert "plan.json is damaged" in capsys.readouterr().err
 
 
 def test_a_plan_that_was_changed_by_hand_is_refused(typed: Typed, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,6 +56,7 @@ from ..planning import (
     workload_of,
     write_plan,
 )
+from ..storage import data_of
 from .base import LaunchRequest
 from .jobs import plan_finishing, plan_preparation
 from .registry import sellers, target_of
@@ -273,7 +274,8 @@ def planned_job(request: LaunchRequest, priced: str = EC2.name) -> tuple[Compose
         return composed, given
     config = composed.config
     if given is not None:
-        wanted = PlanRequest(**given.request)
+        with data_of(str(file), "make one: skytrain plan"):
+            wanted = PlanRequest(**given.request)
     else:
         wanted = PlanRequest(config.budget.usd, region=config.cloud.region, target=priced, **request.only)
     kept = None if request.dry_run else file
