@@ -114,8 +114,14 @@ def test_a_run_whose_settings_cannot_be_read_is_left_out_of_the_law_and_named(
 
 
 def test_a_budget_that_buys_nothing_says_so(tmp_path: Path) -> None:
-    with pytest.raises(SkytrainError, match="buys no size"):
+    with pytest.raises(
+        SkytrainError, match=r"does not buy a single step: the least is .*\n  try: budget.usd=1 or more"
+    ):
         best(tmp_path, 0.01)
+    with pytest.raises(SkytrainError, match="the smallest model that is tried has 16,276,992 parameters"):
+        best(tmp_path, 40, "plan.most_parameters=1M")
+    with pytest.raises(SkytrainError, match="of which 1K are different: by the law no better than a guess"):
+        best(tmp_path, 40, "plan.data_tokens=1K")
     with pytest.raises(SkytrainError, match="not a law"):
         best(tmp_path, 40, "plan.law=mine")
 

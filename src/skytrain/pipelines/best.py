@@ -49,6 +49,7 @@ from ..planning import (
     load_catalog,
     lowest_of_each,
     model_sizes,
+    most_tokens,
     plan_document,
     rank_catalog,
     recipe_efficiency,
@@ -212,6 +213,13 @@ def _best_now(
         best = best if row is None else (row, search)
     if best is None:
         raise _too_little(searches, budget)
+    row, search = best
+    if row.forecast.loss > math.log(row.model.vocab_size):
+        raise SkytrainError(
+            f"the best that budget.usd={budget:g} buys is {format_count(row.size.parameters)} parameters on "
+            f"{format_count(row.tokens)} tokens{_of_which(row)}: by the law no better than a guess among all tokens\n"
+            "  try a larger budget.usd, more text (plan.data_tokens) or a later --deadline"
+        )
     return best
 
 
@@ -510,9 +518,28 @@ class _Search:
             self._offerings[key] = Offering(workload, self.catalog, self.request, self._sellers)
         return self._offerings[key]
 
+    @property
+    def smallest(self) -> DecoderConfig:
+        return next(iter(model_sizes(self.base)))
+
     def least_serving_usd(self) -> float:
         """Return what serving costs with the smallest model."""
-        return self._serving_usd(next(iter(model_sizes(self.base))))
+        return self._serving_usd(self.smallest)
+
+    def why_nothing(self, usd: float) -> SkytrainError:
+        """Return why the dollars buy not even the smallest model, with what one step of it costs."""
+        model = self.smallest
+        config = self._sized(model, self._rough_batch(model, usd))
+        offering = self._offering(config, model)
+        offers = [offer for instance, nodes in offering.machines for offer in offering.on(instance, nodes)]
+        try:
+            most_tokens(config, offers, usd, self.deadline, rows=1)
+        except SkytrainError as error:
+            return error
+        return SkytrainError(
+            f"budget.usd={usd:g} buys no size of this model on any machine that is tried\n"
+            "  try a larger budget.usd, a later --deadline, or without --instance, --region and --market"
+        )
 
     def _serving_usd(self, model: DecoderConfig) -> float:
         return self.usd_per_served_flop * served_flops(decoder_size(model), self.composed.config.plan.serve_tokens)
@@ -588,16 +615,27 @@ def _recipe_of(composed: Composed) -> str:
     return named[-1].removeprefix("recipe=") if named else composed.config.model.name
 
 
+def _of_which(row: BestRow) -> str:
+    if row.distinct_tokens is None or row.epochs <= 1:
+        return ""
+    return f", of which {format_count(row.distinct_tokens)} are different"
+
+
 def _too_little(searches: Sequence[_Search], budget: float) -> SkytrainError:
-    served = searches[0].composed.config.plan.serve_tokens
-    if served:
-        least = min(search.least_serving_usd() for search in searches)
-        if least >= budget:
-            return SkytrainError(
-                f"budget.usd={budget:g} does not pay for serving {format_count(served)} tokens: the smallest model that is "
-                f"tried costs ${least:,.0f}\n  try a larger budget.usd, or fewer plan.serve_tokens"
-            )
-    return SkytrainError(
-        f"budget.usd={budget:g} buys no size of this model on any machine that is tried\n"
-        "  try a larger budget.usd, a later --deadline, or without --instance, --region and --market"
-    )
+    """Return why no size can be bought, with what would be enough."""
+    search = min(searches, key=lambda one: decoder_size(one.smallest).parameters)
+    plan = search.composed.config.plan
+    least = decoder_size(search.smallest).parameters
+    if plan.most_parameters is not None and plan.most_parameters < least:
+        return ConfigError(
+            "plan.most_parameters",
+            f"the smallest model that is tried has {least:,} parameters, more than {plan.most_parameters:,}",
+            hint=f"for example: plan.most_parameters={format_count(2 * least)}",
+        )
+    serving = min(one.least_serving_usd() for one in searches)
+    if serving >= budget:
+        return SkytrainError(
+            f"budget.usd={budget:g} does not pay for serving {format_count(plan.serve_tokens or 0)} tokens: the smallest model "
+            f"that is tried costs ${serving:,.0f}\n  try a larger budget.usd, or fewer plan.serve_tokens"
+        )
+    return search.why_nothing(budget - serving)
