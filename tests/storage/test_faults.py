@@ -314,6 +314,20 @@ def test_a_store_that_responded_before_is_waited_for_with_all_patience(
         store.write("key", CONTENT)
 
 
+def test_a_store_that_never_accepted_a_write_is_given_up_early_with_its_answer(
+    faulty_store: Store, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skytrain.storage.retry.FIRST_WRITE_SECONDS", BRIEFLY)
+    assert faulty_store.stat("key") is None  # reads are answered
+    fault_proxy.inject("internal_error", when=lambda request: request.method == "PUT")
+    with pytest.raises(StoreError, match=r"InternalError.*\n  nothing has ever been written here .* store\.sse"):
+        faulty_store.patient(1800).create("key", CONTENT)
+    fault_proxy.clear()
+    faulty_store.write("key", CONTENT)
+    fault_proxy.inject("internal_error", times=20, when=lambda request: request.method == "PUT")
+    faulty_store.patient(1800).write("key", CONTENT)  # from now on it is an outage
+
+
 def test_a_server_that_reports_its_own_trouble_has_responded(
     faulty_store: Store, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 REPORT_SECONDS = 10.0  # of continuous failure before a warning is logged
 FIRST_RESPONSE_SECONDS = 60.0  # time limit for a server that has never responded: its address is probably wrong
+FIRST_WRITE_SECONDS = 300.0  # for a server that has never accepted a write: it may be set up so that it never will
+NEVER_WROTE_HINT = (
+    "nothing has ever been written here by this process: the answer above may be about store.sse, store.kms_key, or the "
+    "server's disks; store.patience is for a store that accepted a write before"
+)
 NEVER_RESPONDED_HINT = (
     "nothing has ever responded at this endpoint: check AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL (or endpoint_url of "
     "the AWS profile), AWS_REGION and the network; store.patience is for a store that responded before"
@@ -108,7 +113,8 @@ class Attempts:
 
     `explain` converts an error into the StoreError shown to the user, and says whether it is transient. A denial is
     treated as an outage (credentials being renewed, a policy being replaced) if `permission` was granted before;
-    credentials that never worked are reported at once. A server that has never responded gets a shorter limit.
+    credentials that never worked are reported at once. A server that has never responded gets a shorter limit, and so
+    does one that has never accepted a write.
     """
 
     def __init__(
@@ -141,6 +147,9 @@ class Attempts:
         if not self._history.responded and limit_seconds > FIRST_RESPONSE_SECONDS:
             limit_seconds = FIRST_RESPONSE_SECONDS
             explained.hint = NEVER_RESPONDED_HINT
+        elif self._permission == "write" and not granted and limit_seconds > FIRST_WRITE_SECONDS:
+            limit_seconds = FIRST_WRITE_SECONDS
+            explained.hint = NEVER_WROTE_HINT
         wait = self._patience.failed(limit_seconds)
         if wait is None:
             raise explained.after(self._patience.seconds) from error
