@@ -1,7 +1,7 @@
 """Small networks that are really trained, at every rate of a grid: a table whose optima nobody chose.
 
     python benchmarks/tuning/students.py > benchmarks/tuning/tables/students.csv      # three minutes of CPU
-    python benchmarks/tuning/replay.py --table benchmarks/tuning/tables/students.csv
+    python benchmarks/tuning/replay.py --table benchmarks/tuning/tables/students.csv --every 2 >> benchmarks/tuning/mechanisms.log
 
 A student of two hidden layers learns to name the class that a random teacher would, from inputs whose directions matter
 by a power law; every batch is new, and the rate warms up and decays linearly. Families differ in optimizer,
