@@ -1,25 +1,49 @@
 """What four budgets buy: `skytrain plan --best` for $40, $150, $1,000 and $10,000, and whether it is monotone and stable.
 
-    python benchmarks/planning/best.py --scan > benchmarks/planning/best.log        # a minute or two
+    python benchmarks/planning/best.py --scan > benchmarks/planning/best.log        # some minutes
 
-With --scan, then 24 budgets from $10 to $10,000 of one recipe, each once more with a cent added: the loss must not rise with the
-budget, and must move by less than 0.001 with the cent.
+With --scan, then 200 random budgets of 50 random settings (recipes, texts, serving, limits, deadlines, regions, markets, machines),
+each once more with a cent added: the loss must not rise with the budget, and a cent must move it by less than 0.001. It does so
+by more where booting takes most of the money, since a cent is then a percent of what trains.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from random import Random
+from typing import Any
 
-import numpy as np
-
-from skytrain.pipelines.best import _candidates, _Search
+from skytrain.config import SkytrainError
+from skytrain.pipelines.best import _best_now
 from skytrain.planning import PlanRequest
 
 BUDGETS = (40, 150, 1000, 10000)
+RECIPES = ("modern-124m",) * 4 + (
+    "gpt2-124m-openwebtext",
+    "gpt2-124m-fineweb",
+    "gpt2-124m-pile",
+    "modern-350m",
+    "modern-1b",
+)
+SETTINGS: tuple[tuple[str, tuple[str, ...], float], ...] = (
+    ("plan.data_tokens", ("10M", "100M", "1B", "2B", "15B", "1T"), 0.3),
+    ("plan.serve_tokens", ("1M", "1B", "100B", "1T"), 0.25),
+    ("plan.most_parameters", ("50M", "200M", "1B", "3B"), 0.25),
+    ("plan.law", ("Besiroglu 2024", "Hoffmann 2022"), 0.15),
+    ("data", ("pile", "fineweb", "openwebtext"), 0.1),
+)
+LIMITS: tuple[tuple[str, tuple[Any, ...], float], ...] = (
+    ("deadline_hours", (1, 3, 6, 12, 24, 48, 168, 720), 0.3),
+    ("region", ("us-east-1", "us-east-2", "us-west-2"), 0.3),
+    ("market", ("spot", "on-demand"), 0.35),
+    ("instance", ("g5.xlarge", "g6.12xlarge", "p4d.24xlarge", "p5.48xlarge,p4d.24xlarge", "p5.4xlarge"), 0.3),
+    ("nodes", (1, 2, 4, 16), 0.15),
+)
 
 
 def answers() -> None:
@@ -37,25 +61,59 @@ def answers() -> None:
             print(text.replace(f" store.root={folder}/store", "").replace(f"{folder}/", ""), flush=True)
 
 
-def scan() -> None:
+def settings(random: Random) -> tuple[list[str], dict[str, Any]]:
+    """Return a recipe with some of the settings and limits of `plan --best`."""
+    words = [f"recipe={random.choice(RECIPES)}"]
+    for name, values, share in SETTINGS:
+        if random.random() < share:
+            words.append(f"{name}={random.choice(values)}")
+    limits = {name: random.choice(values) for name, values, share in LIMITS if random.random() < share}
+    return words, limits
+
+
+def scan(count: int) -> None:
+    """Print how much the loss rises with the budget, and what a cent does, over random budgets of random settings."""
+    random = Random(1)
+    budgets = bought = 0
+    rise = 0.0
+    cents: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
-        composed = next(iter(_candidates([f"store.root={folder}/store"], [])))
-    rise = cent = 0.0
-    before = None
-    for usd in np.exp(np.linspace(np.log(10), np.log(10_000), 24)):
-        search = _Search(composed, PlanRequest(budget_usd=float(usd)))
-        here, more = (search.best(float(usd) + extra) for extra in (0.0, 0.01))
-        assert here is not None and more is not None
-        cent = max(cent, abs(more.forecast.loss - here.forecast.loss))
-        rise = max(rise, more.forecast.loss - here.forecast.loss, here.forecast.loss - (before or math.inf))
-        before = here.forecast.loss
+        for _ in range(count):
+            words, limits = settings(random)
+            low = math.log(random.choice((1, 5, 20, 100)))
+            high = low + random.choice((0.05, 0.5, 3, 7))
+            before = math.inf
+            for usd in sorted(round(math.exp(random.uniform(low, high)), 2) for _ in range(4)):
+                here, more = (best_loss([*words, f"store.root={folder}"], one, limits) for one in (usd, usd + 0.01))
+                budgets += 1
+                if math.isfinite(here):
+                    bought += 1
+                    rise = max(rise, here - before)
+                    cents.append((usd, abs(more - here)))
+                rise = max(rise, 0.0 if more == here else more - here)
+                before = min(before, here)
     print(
-        f"24 budgets from $10 to $10,000: the loss rises by at most {rise:.6f}; a cent moves it by at most {cent:.6f}"
+        f"{budgets} budgets from $1 to $100,000 of {count} random settings, {bought} of which buy something: the loss rises "
+        f"by at most {rise:.6f}"
     )
+    for least, most in ((0, 3), (3, 10), (10, math.inf)):
+        found = [moved for usd, moved in cents if least <= usd < most]
+        print(
+            f"${least} to ${most}: {len(found)} budgets; a cent moves the loss by at most {max(found):.6f}, median {statistics.median(found):.6f}"
+        )
+
+
+def best_loss(words: list[str], usd: float, limits: dict[str, Any]) -> float:
+    """Return the lowest expected loss; infinity where nothing can be bought."""
+    try:
+        row, _ = _best_now(words, [], PlanRequest(budget_usd=usd, **limits))
+    except SkytrainError:
+        return math.inf
+    return row.forecast.loss
 
 
 if __name__ == "__main__":
     if "--only-scan" not in sys.argv:
         answers()
     if "--scan" in sys.argv or "--only-scan" in sys.argv:
-        scan()
+        scan(50)
