@@ -47,13 +47,24 @@ def test_a_setting_with_dashes_is_told_how_settings_are_written(
     assert ended.value.code == 2 and hint in capsys.readouterr().err
 
 
-def test_a_launch_says_where_its_region_is_set(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["launch", "train", "--region", "us-west-2"], "cloud.region=NAME"),
+        (["launch", "--cloud", "ec2"], "without dashes: cloud=NAME"),
+        (["launch", "--spot"], "--market spot"),
+        (["plan", "--budget", "150"], "budget.usd=DOLLARS"),
+        (["train", "--batch-size", "4"], "trainer.batch_tokens=N"),
+        (["launch", "gpt2-124m-pile"], "did you mean recipe=gpt2-124m-pile?"),
+    ],
+)
+def test_options_and_names_of_others_are_told_what_they_are_called_here(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], hint: str
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["skytrain", "launch", "train", "--region", "us-west-2"])
+    monkeypatch.setattr(sys, "argv", ["skytrain", *words])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 2 and "cloud.region=NAME" in capsys.readouterr().err
+    assert ended.value.code == 2 and hint in capsys.readouterr().err
 
 
 def test_one_version_of_vllm_is_named_everywhere() -> None:

@@ -198,17 +198,9 @@ def _run(arguments: list[str]) -> None:
 
 
 def _refuse_dashes(arguments: list[str]) -> None:
-    """Raise for a setting that is written like an option, as nanoGPT, Hugging Face and SkyPilot have them.
-
-    No option has _ or dots.
-    """
+    """Raise for a setting that is written like an option, as nanoGPT and Hugging Face have them: no option has _ or dots."""
     for word in arguments:
         name = word.partition("=")[0]
-        if name == "--region" and arguments[0] in ("launch", "serve"):
-            raise SkytrainError(
-                f"--region: {arguments[0]} is in the region of the account\n  name another with cloud.region=NAME, whose "
-                "subnets and bucket `skytrain cloud init` writes; skytrain plan --region compares"
-            )
         if name.startswith("--") and ("_" in name or "." in name):
             key = name[2:]
             hint = (

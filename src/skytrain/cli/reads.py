@@ -67,12 +67,35 @@ READS: dict[str, tuple[str, ...]] = {
 }
 
 
+UsageError: Any = typer.BadParameter.__base__  # typer itself exports only the special case
+
+
 class ReadingCommand(TyperCommand):
     """A command that refuses settings which it does not read."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except UsageError as error:
+            if hint := _meant(getattr(error, "option_name", "")):
+                from ..config import SkytrainError
+
+                raise SkytrainError(f"{ctx.command_path} has no {error.option_name}\n  {hint}") from None
+            raise
 
     def invoke(self, ctx: Any) -> Any:
         refuse_unread_settings(ctx)
         return super().invoke(ctx)
+
+
+def _meant(option: str) -> str | None:
+    """Return what an option that a command does not have is called here, if another tool has it or it is a group."""
+    from ..config import GROUPS, translated
+
+    key = option.lstrip("-").replace("-", "_")
+    if (hint := translated(key)) is not None:
+        return hint
+    return f"settings are KEY=VALUE, without dashes: {key}=NAME" if key in GROUPS else None
 
 
 def refuse_in(app: typer.Typer) -> None:

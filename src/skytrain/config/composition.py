@@ -6,6 +6,7 @@ import copy
 import functools
 import logging
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -602,11 +603,20 @@ def _belongs_to_plugin(tree: DictConfig, key: str) -> bool:
     return key.startswith(tuple(f"{free}." for free in FREE_KEYS)) and not own_source
 
 
+def _choice_named(word: str) -> str | None:
+    """Return what somebody meant who typed the name of a choice alone."""
+    groups = ("recipe", "model", "data", "cloud") if re.fullmatch(r"[\w.-]+", word) else ()
+    named = [f"{group}={word}" for group in groups if files(GROUPS_MODULE).joinpath(group, f"{word}.yaml").is_file()]
+    return f"did you mean {' or '.join(named)}?" if named else None
+
+
 def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     """Parse the `key=value` words of a command line. Raises SkytrainError for one that is something else."""
     for text in overrides:
         if not text.partition("=")[0].strip() or "=" not in text:
-            raise SkytrainError(f"{text!r} is not key=value\n  for example: trainer.batch_tokens=64K")
+            raise SkytrainError(
+                f"{text!r} is not key=value\n  {_choice_named(text) or 'for example: trainer.batch_tokens=64K'}"
+            )
     parser = OverridesParser.create()
     parsed = [_parse_one(parser, text) for text in overrides]
     for override in parsed:

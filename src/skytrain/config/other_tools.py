@@ -53,6 +53,8 @@ HERE = {
     "num_epochs": EPOCHS,
     "num_train_epochs": EPOCHS,
     "dollars": "budget.usd=DOLLARS",
+    "budget": "budget.usd=DOLLARS",
+    "region": "cloud.region=NAME, whose subnets and bucket `skytrain cloud init` writes; skytrain plan --region compares",
     "max_time": "budget.usd=DOLLARS, after which a run stops, saved",
     # machines
     "strategy": STRATEGY,
