@@ -105,8 +105,9 @@ def cudnn_engines(q: Tensor, k: Tensor, v: Tensor, dout: Tensor) -> list[tuple[s
         graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.B, cudnn.heur_mode.FALLBACK])  # type: ignore[attr-defined]
         graph.check_support()  # type: ignore[attr-defined]
         graph.build_plans(cudnn.build_plan_policy.ALL)  # type: ignore[attr-defined]
-        space = torch.empty(graph.get_workspace_size(), device="cuda", dtype=torch.uint8)  # type: ignore[attr-defined]
-        return graph.get_execution_plan_count(), space  # type: ignore[attr-defined]
+        count = graph.get_execution_plan_count()  # type: ignore[attr-defined]
+        sizes = [graph.get_workspace_size_plan_at_index(index) for index in range(count)]  # type: ignore[attr-defined]
+        return count, torch.empty(max(sizes), device="cuda", dtype=torch.uint8)
 
     def new_graph() -> object:
         return cudnn.pygraph(

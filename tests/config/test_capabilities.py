@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from skytrain.config import ConfigError, Device, Mesh, Setup, check_job, compose, resolve_mesh
-from skytrain.config.capabilities import RULES, broken_rule, capability_table
+from skytrain.config.capabilities import RULES, broken_rule, capability_table, fused_problem
 from skytrain.config.mesh import assumed_mesh
 from skytrain.models import check_mesh, compose_model
 from skytrain.parallel import problem_of
@@ -101,6 +101,15 @@ def test_rules_that_need_the_device_wait_until_it_is_known():
     assert broken_rule(Setup(config, Mesh())) is None
     broken = broken_rule(Setup(config, Mesh(), device=Device("cpu")))
     assert broken is not None and broken[0].name == "fused-kernels" and "a CPU" in broken[1]
+
+
+@pytest.mark.parametrize(
+    "model", ["olmo-2-1b", "gemma-2-2b", "gemma-3-1b", "smollm3-3b", "mistral-7b-v0.1", "modern-124m"]
+)
+def test_the_fused_kernels_serve_every_shape_that_a_gpu_has_shown_without_being_asked_for(model: str):
+    config = compose([f"model={model}", "trainer.z_loss=1e-4"]).config
+    assert config.trainer.fused == "auto"
+    assert fused_problem(Setup(config, Mesh())) is None
 
 
 def test_deepspeed_and_our_own_sharding_resolve_to_the_same_kind_of_mesh():

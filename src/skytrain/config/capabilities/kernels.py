@@ -64,28 +64,7 @@ def fused_settings_problem(config: Config) -> str | None:
         return "a chunked loss"
     if trainer.fp8 != "off":
         return "trainer.fp8"
-    untried = _untried_on_a_gpu(config) if trainer.fused == "auto" else None
-    return f"{untried} unless trainer.fused=on: not yet run on a GPU" if untried else None
-
-
-def _untried_on_a_gpu(config: Config) -> str | None:
-    """Return what of a run the fused kernels compute like the reference in Triton's interpreter only, or None.
-
-    `trainer.fused=auto` leaves these to torch.compile until a GPU has shown the same.
-    """
-    model = config.model
-    if not has_layers(model):
-        return None
-    asks = {
-        "post-norms": model.post_norms or not model.pre_norms,
-        "soft-capping": model.attention_softcap is not None or model.logit_softcap is not None,
-        "sliding windows": model.window is not None,
-        "layers without rotary positions": model.rope_except is not None,
-        "a gain that is stored less one": model.norm == "rmsnorm_plus_one",
-        "a gated MLP with GELU": model.gated_mlp and model.activation != "silu",
-        "trainer.z_loss": config.trainer.z_loss > 0,
-    }
-    return next((name for name, true in asks.items() if true), None)
+    return None
 
 
 def fused_problem(setup: Setup) -> str | None:
