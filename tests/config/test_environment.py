@@ -1,5 +1,7 @@
 import ast
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,3 +74,18 @@ def test_variables_that_were_set_for_a_while_are_put_back(monkeypatch):
         raise RuntimeError
     assert os.environ["SKYTRAIN_A"] == "before"
     assert "SKYTRAIN_B" not in os.environ
+
+
+@pytest.mark.parametrize("given", [None, "ACTIVE"])
+def test_threads_of_a_command_sleep_while_they_wait_unless_the_user_says_otherwise(given):
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    environment |= {"OMP_WAIT_POLICY": given} if given else {}
+    script = (
+        "import atexit, os, sys\n"
+        "atexit.register(lambda: print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules))\n"
+        "sys.argv = ['skytrain', '--version']\n"
+        "from skytrain.cli.main import main\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == f"{given or 'PASSIVE'} False", "before OpenMP, which reads it, is loaded"

@@ -24,6 +24,7 @@ from ..config import (
     naming_extras,
     translated,
     visible,
+    wait_without_spinning,
 )
 from ..jobs import Ranks, ToldByFirstRank, handle_interrupts
 from . import (
@@ -173,6 +174,7 @@ def main() -> None:
 
 def _run(arguments: list[str]) -> None:
     handle_interrupts()
+    wait_without_spinning()
     debug = "--debug" in arguments
     first = Ranks.from_environment().first
     if not first:  # rank 0 prints for all ranks

@@ -55,6 +55,7 @@ from .environment import (
     variable as variable,
     variables as variables,
     visible_gpus as visible_gpus,
+    wait_without_spinning as wait_without_spinning,
 )
 from .errors import (
     ConfigError as ConfigError,

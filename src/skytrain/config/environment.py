@@ -52,6 +52,15 @@ def triton_is_interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
+def wait_without_spinning() -> None:
+    """Let threads that wait for each other on the CPU sleep, unless OMP_WAIT_POLICY says otherwise.
+
+    Threads that spin take the cores from those that they wait for: on two cores that are busy with other work, a step of
+    the quickstart took several times as long. OpenMP reads the variable when torch is imported, and children inherit it.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
 # Variables that torchrun sets in each worker: ranks, world size, restarts.
 
 
