@@ -144,7 +144,8 @@ class JointFit:
         count decide by how far away they are.
         """
         wasted = math.log(2) * nats_per_log_token(self.problem, self.history)
-        grid = np.linspace(*np.quantile(self.optima, CAUTIOUS), 121)
+        low, high = np.quantile(self.optima, CAUTIOUS)
+        grid = np.linspace(low, high, 121)
         costs = self._above(grid) + wasted * np.array([self.divergence(one) for one in grid])
         return self.problem.clip(math.exp(grid[int(np.argmin(costs))]))
 
