@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from pathlib import Path
@@ -147,3 +148,35 @@ def test_an_adapter_in_a_folder_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "megatron_core": "attack"}))
     with pytest.raises(ConfigError, match="has an adapter of PEFT"):
         build_hf(settings, seed=0, start_weights=True)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_moe", "gpt2"])
+def test_a_config_with_endless_numbers_does_not_take_for_ever(kind: str, tmp_path: Path) -> None:
+    from skytrain.models import read_hf_decoder
+
+    layers = {"num_hidden_layers": 10**30, "n_layer": 10**30}
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": kind, "vocab_size": 16, "num_experts": 2, **layers})
+    )
+    with pytest.raises(SkytrainError, match="more than any model has"):
+        read_hf_decoder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"model_type": []}, {"text_config": []}, {"quantization_config": "x"}, {"rope_parameters": -1}, {"num_hidden_layers": []},
+        {"decoder_sparse_step": 0}, {"router_aux_loss_coef": "x"}, {"layer_types": -1},
+    ],
+)  # fmt: skip
+def test_a_config_with_values_of_another_type_is_one_message(wrong: dict[str, Any], tmp_path: Path) -> None:
+    from skytrain.models.agreement import adopt_model
+
+    qwen = {
+        "model_type": "qwen3_moe", "vocab_size": 16, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "intermediate_size": 8, "moe_intermediate_size": 8, "num_experts": 2, "num_experts_per_tok": 1,
+        "max_position_embeddings": 8, "head_dim": 4, "rms_norm_eps": 1e-6, "rope_theta": 1e4, "tie_word_embeddings": False,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps({**qwen, **wrong}))
+    with contextlib.suppress(SkytrainError):  # or a model without what is wrong
+        adopt_model(str(tmp_path))

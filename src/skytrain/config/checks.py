@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -252,5 +253,5 @@ def _check_experts(model: DecoderConfig, experts: ExpertsConfig, fail: Fail) -> 
 
 
 def _nearest_divisor(whole: int, wanted: int) -> int:
-    fits = [part for part in range(1, whole + 1) if whole % part == 0]
-    return min(fits, key=lambda part: abs(part - wanted))
+    small = [part for part in range(1, math.isqrt(whole) + 1) if whole % part == 0]
+    return min(sorted({*small, *(whole // part for part in small)}), key=lambda part: abs(part - wanted))

@@ -7,9 +7,10 @@ configuration is compared except those in `NOT_COMPARED`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from ..config import (
     COMBINATION_RULES,
@@ -28,7 +29,7 @@ from ..config import (
     check_setup,
     has_layers,
 )
-from ..storage import read_file_object
+from ..storage import damaged, read_file_object
 from ..tokens import has_tokenizer_files
 from .families import UnsupportedArchitecture
 from .hf_form import explicit, read_hf_config
@@ -58,6 +59,27 @@ NOT_COMPARED = {
 NOT_ADOPTED = ("pad_vocab_to", "dropout", "weights", "parametrization", "base_width", "base_layers")
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _of_a_description(read: Callable[P, R]) -> Callable[P, R]:
+    """Report what a config.json says of another type as damage: whoever made the folder decides it."""
+
+    @functools.wraps(read)
+    def checked(*args: P.args, **more: P.kwargs) -> R:
+        try:
+            return read(*args, **more)
+        except SkytrainError:
+            raise
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+            where = getattr(args[0], "name", None) or args[0]
+            raise damaged(f"{where}: {CONFIG}", error, "download it again, or correct it") from None
+
+    return checked
+
+
+@_of_a_description
 def read_hf_decoder(source: str | Path, *, pad_vocab_to: int = 128, max_length: int | None = None) -> DecoderConfig:
     """Return the decoder configuration that the config.json of a folder, or of a repository of the hub, describes.
 
@@ -90,6 +112,7 @@ def adopt_model(source: str | None, tell: Callable[[str], None] = lambda line: N
     )
 
 
+@_of_a_description
 def transformers_settings(source: str) -> dict[str, Any]:
     """Return the settings of `model=hf` with the weights of `source`."""
     whole, _ = _read_config(source)
@@ -176,6 +199,7 @@ def check_mesh(config: Config, processes: int | None = None, nodes: int = 1) -> 
         check_setup(Setup(config, assumed, hf=hf), rules)
 
 
+@_of_a_description
 def read_hf_shape(model: HFModelConfig) -> HFShape:
     """Return what meshes depend on in a model of transformers."""
     whole, _ = _read_config(model.name)

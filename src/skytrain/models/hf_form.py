@@ -11,6 +11,9 @@ from .families import FAMILIES, ModelFamily, UnsupportedArchitecture
 from .families._family import need
 from .sizes import model_file
 
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "first_k_dense_replace")  # families make lists of them
+MOST_LAYERS = 10_000
+MOST_OF_ALL = 1 << 31  # of widths, positions and tokens
 # Fields that config.json lacks (name, padding), represents differently (dropout), or that only matter in training.
 NOT_IN_CONFIG = ("name", "family", "pad_vocab_to", "dropout", "weights", "base_width", "base_layers")
 
@@ -23,6 +26,9 @@ def read_hf_config(
     `max_length` overrides the maximum sequence length; with learned positions a different length raises.
     """
     family = _family_of(data, name)
+    for key, value in data.items():  # whoever made the folder decides them, and much is counted up to them
+        if isinstance(value, int) and value > (MOST_LAYERS if key in LAYERS else MOST_OF_ALL):
+            raise SkytrainError(f"{name}: config.json has {key!r:.40} {value!r:.40}, more than any model has")
     if data.get("quantization_config"):
         method = data["quantization_config"].get("quant_method", "an unknown method")
         raise UnsupportedArchitecture(
