@@ -112,3 +112,13 @@ def test_catalog_refresh_without_credentials_says_that_old_prices_stay(tmp_path,
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     done = skytrain("catalog", "refresh", cwd=tmp_path)
     assert done.returncode == 2 and "stay as they are" in done.stderr
+
+
+def test_the_command_after_a_plan_to_prepare_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["plan", "prepare", "--bytes", "1GB", "data=text", "data.source.paths=my texts/*", "cloud=emr"]
+    app(words, standalone_mode=False)
+    [told] = [line for line in capsys.readouterr().out.splitlines() if "skytrain launch prepare" in line]
+    assert told.strip() == "skytrain launch prepare data=text 'data.source.paths=my texts/*' cloud=ec2"

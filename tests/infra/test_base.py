@@ -25,7 +25,7 @@ from skytrain.targets.ec2.machines import Ec2Machines, removal_calls, set_sizes
 from skytrain.targets.ec2.requests import launch_calls
 from skytrain.targets.ec2.serve import delete_key, key_parameter, put_key
 from skytrain.targets.emr.requests import cluster_call, serverless_calls
-from tests.infra.conftest import ROLES, RenderedBase, TerraformTest
+from tests.infra.conftest import ROLES, RenderedBase, TerraformTest, run_terraform_test
 from tests.infra.launch_requests import OFFERS, RecordingSession, account_with, groups_of, record_of, role_of
 from tests.infra.permissions import (
     BUCKET,
@@ -51,7 +51,7 @@ from tests.support.actions import COMMAND_ACTIONS
 from tests.support.iam.conditions import like
 from tests.support.iam.policy import Authorization, Caller, Decision, Policy, decide
 from tests.support.iam.requests import Account, authorizations
-from tests.support.terraform import BASE
+from tests.support.terraform import BASE, Terraform
 from tests.targets.plans import offer, plan
 from tests.targets.test_emr import job_of as emr_job
 from tests.targets.test_sagemaker import job_of
@@ -83,6 +83,14 @@ def test_terraforms_own_tests_pass(terraform_test: TerraformTest) -> None:
         line.split('"')[1] for line in (BASE / "tests/base.tftest.hcl").read_text().splitlines() if line[:4] == "run "
     }
     assert terraform_test.statuses == dict.fromkeys(declared, "pass"), terraform_test.output
+
+
+@pytest.mark.slow
+def test_terraforms_own_tests_of_switches_and_bad_values_pass(tmp_path: Path) -> None:
+    file = BASE / "tests" / "switches.tftest.hcl"
+    declared = re.findall(r'^run "(\w+)"', file.read_text(), re.M)
+    done = run_terraform_test(Terraform(BASE, tmp_path), f"tests/{file.name}")
+    assert done.statuses == dict.fromkeys(declared, "pass") and len(declared) > 10, done.output
 
 
 def test_each_role_may_do_exactly_what_the_table_says(base: RenderedBase) -> None:

@@ -119,6 +119,15 @@ def test_the_words_of_a_layout_are_about_the_layout(word: str, two_nodes: Plan, 
         read_plan(path)
 
 
+def test_a_file_of_something_else_is_not_to_be_overwritten(tmp_path: Path) -> None:
+    for text in ("root:x:0:0:root:/root:/bin/bash", "{}"):
+        (tmp_path / "passwd").write_text(text)
+        with pytest.raises(SkytrainError, match=r"skytrain plan --out plan\.json$"):
+            read_plan(tmp_path / "passwd")
+    with pytest.raises(SkytrainError, match=r"skytrain plan --out .*/gone\.json$"):
+        read_plan(tmp_path / "gone.json")
+
+
 def test_an_altered_plan_is_refused(path: Path) -> None:
     changed(path, lambda plan: plan["offers"][0].update(nodes=3))
     with pytest.raises(SkytrainError, match="was changed after it was made"):

@@ -118,6 +118,21 @@ def test_roles_that_the_caller_may_not_see_are_not_called_missing(
     assert finding.verdict == "not checked" and "you may not see demo-" in finding.text
 
 
+def test_who_may_not_see_the_roles_still_tries_a_launch_and_who_sees_that_one_is_gone_does_not(
+    ground: Ground, stubbed: StubbedSession
+) -> None:
+    iam = stubbed.stub("iam")
+    for code in ("AccessDenied", "NoSuchEntity"):
+        iam.add_client_error("get_role", code, "not authorized to perform it", http_status_code=403)
+    tried: list[str] = []
+    checks = [one for one in CHECKS if one.name in ("credentials", "roles")]
+    [trial] = [one for one in CHECKS if one.name == "trial launch"]
+    checks.append(replace(trial, run=lambda _: tried.append("tried") or "well", needs=("credentials",)))
+    for verdicts in (["ok", "not checked", "ok"], ["ok", "failed", "not checked"]):
+        assert [one.verdict for one in run_checks(checks, ground.preflight())] == verdicts
+    assert tried == ["tried"]
+
+
 def test_a_quota_is_compared_with_what_the_plan_needs_less_what_runs(ground: Ground, stubbed: StubbedSession) -> None:
     ec2 = ground.session.client("ec2")
     for kind, market in (("g5.xlarge", "spot"), ("g5.xlarge", None), ("c5.4xlarge", "spot"), ("p4d.24xlarge", "spot")):

@@ -26,13 +26,14 @@ PIPELINE = "pipeline"
 
 def _split_job(arguments: list[str]) -> tuple[str, list[str]]:
     """Return the job, whose name may be left out, and its settings."""
-    from ..config import SkytrainError
+    from ..config import SkytrainError, choice_named
 
     if not arguments or "=" in arguments[0]:
         return "train", arguments
     if arguments[0] in (*JOBS, PIPELINE):
         return arguments[0], arguments[1:]
-    raise SkytrainError(f"launch {arguments[0]}: no such job\n  one of {', '.join((*JOBS, PIPELINE))}")
+    hint = choice_named(arguments[0]) or f"one of {', '.join((*JOBS, PIPELINE))}"
+    raise SkytrainError(f"launch {arguments[0]}: no such job\n  {hint}")
 
 
 def _without_job(context: typer.Context, arguments: list[str] | None) -> list[str]:

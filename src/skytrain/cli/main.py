@@ -22,7 +22,6 @@ from ..config import (
     exit_codes_text,
     forget_trust,
     naming_extras,
-    translated,
     visible,
     wait_without_spinning,
 )
@@ -67,7 +66,7 @@ from . import (
     tune,
 )
 from .output import visible_output
-from .reads import refuse_in
+from .reads import meant_setting, refuse_in
 
 SECTIONS = {
     "Pipeline": ("quickstart", "prepare", "plan", "tune", "train", "evaluate", "generate", "export", "finish"),
@@ -204,9 +203,9 @@ def _refuse_dashes(arguments: list[str]) -> None:
     for word in arguments:
         name = word.partition("=")[0]
         if name.startswith("--") and ("_" in name or "." in name):
-            key = name[2:]
             hint = (
-                translated(key) or f"settings are KEY=VALUE, without dashes: {key}={word.partition('=')[2] or 'VALUE'}"
+                meant_setting(name, arguments)
+                or "settings are KEY=VALUE, without dashes; options have no _ and no dots"
             )
             raise SkytrainError(f"{name}: no such option\n  {hint}")
 

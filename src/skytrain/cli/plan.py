@@ -16,6 +16,7 @@ from .reads import refuse_options
 
 if TYPE_CHECKING:
     from ..config import Config
+    from ..pipelines.plan import CorpusPlan
     from ..planning import PlanRequest, Purchase
     from ..targets import Planned
 
@@ -199,7 +200,10 @@ def plan(
         config_dir = account_folders(config_dir or [], settings, region)
     if context.meta[WHAT] == "prepare":
         given = (documents, text_bytes)
-        return _plan_corpus(compose_overrides(settings, config_dir).config, region, _hours(deadline), given, as_json)
+        corpus = compose_overrides(settings, config_dir).config
+        plan = _corpus_plan(corpus, region, _hours(deadline), given)
+        folders = [word for folder in context.params["config_dir"] or [] for word in ("--config-dir", str(folder))]
+        return _print_corpus_plan(plan, [*settings, *folders], as_json)
     composed, open_mesh = compose_plan(settings, config_dir or [], mesh)
     if measure:
         with reporter() as console:
@@ -341,12 +345,11 @@ def _print_rest(
         print(f"\n{line}\n  skytrain plan --best {shlex.join([*settings, *limits, *folders])}")
 
 
-def _plan_corpus(
-    config: Config, region: str | None, deadline: float | None, given: tuple[str | None, str | None], as_json: bool
-) -> None:
+def _corpus_plan(
+    config: Config, region: str | None, deadline: float | None, given: tuple[str | None, str | None]
+) -> CorpusPlan:
     from ..config import SkytrainError, parse_bytes, parse_count
     from ..pipelines.plan import plan_corpus
-    from ..report import corpus_lines, corpus_table
     from ..storage import StoreError
 
     try:
@@ -355,19 +358,28 @@ def _plan_corpus(
     except ValueError as error:
         raise SkytrainError(f"--documents or --bytes: {error}\n  for example: --documents 5M --bytes 15GB") from None
     try:
-        plan = plan_corpus(config, region, deadline, documents, size)
+        return plan_corpus(config, region, deadline, documents, size)
     except StoreError as error:
         hint = "\n  ".join(
             filter(None, (error.hint, "or say how much text there is, such as --bytes 15GB: nothing is listed then"))
         )
         raise type(error)(error.operation, error.url, error.problem, hint=hint) from None
+
+
+def _print_corpus_plan(plan: CorpusPlan, typed: list[str], as_json: bool) -> None:
+    from ..report import corpus_lines, corpus_table
+
     if as_json:
         print(json.dumps([asdict(offer) for offer in plan.offers], indent=1))
         return
     for line in corpus_lines(plan.work, plan.notes):
         print(line)
     print(f"\n{corpus_table(plan.offers)}\n\n{plan.advice}")
-    print(f"  skytrain launch prepare {' '.join(plan.offers[0].words)} ...")
+    chosen = plan.offers[0].words
+    keys = {word.partition("=")[0] for word in chosen}
+    print(
+        f"  skytrain launch prepare {shlex.join([*(word for word in typed if word.partition('=')[0] not in keys), *chosen])}"
+    )
 
 
 def _hours(deadline: str | None) -> float | None:

@@ -5,7 +5,8 @@ Only typed words are judged: a recipe sets values of all groups, and each comman
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import typer
@@ -74,10 +75,11 @@ class ReadingCommand(TyperCommand):
     """A command that refuses settings which it does not read."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        typed = list(args)  # the parser takes words away
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
-            if hint := _meant(getattr(error, "option_name", "")):
+            if hint := meant_setting(getattr(error, "option_name", ""), typed):
                 from ..config import SkytrainError
 
                 raise SkytrainError(f"{ctx.command_path} has no {error.option_name}\n  {hint}") from None
@@ -88,14 +90,27 @@ class ReadingCommand(TyperCommand):
         return super().invoke(ctx)
 
 
-def _meant(option: str) -> str | None:
-    """Return what an option that a command does not have is called here, if another tool has it or it is a group."""
-    from ..config import GROUPS, translated
+def meant_setting(option: str, typed: Sequence[str]) -> str | None:
+    """Return what an option that no command has is called here, if another tool has it or it is a setting or a group."""
+    from ..config import GROUPS, setting_named, translated
 
     key = option.lstrip("-").replace("-", "_")
     if (hint := translated(key)) is not None:
         return hint
-    return f"settings are KEY=VALUE, without dashes: {key}=NAME" if key in GROUPS else None
+    named = key if key in GROUPS else setting_named(key)
+    if named is None:
+        return None
+    return f"settings are KEY=VALUE, without dashes: {named}={_value_of(option, typed) or 'VALUE'}"
+
+
+def _value_of(option: str, typed: Sequence[str]) -> str | None:
+    """Return the value that somebody gave an option, as `--option VALUE` or `--option=VALUE`."""
+    for word, following in itertools.zip_longest(typed, typed[1:]):
+        if word == option:
+            return None if following is None or following.startswith("--") or "=" in following else following
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2] or None
+    return None
 
 
 def refuse_in(app: typer.Typer) -> None:

@@ -26,7 +26,9 @@ from .composition import (
     Composed as Composed,
     RecipeWeights as RecipeWeights,
     check_words_of_file as check_words_of_file,
+    choice_named as choice_named,
     compose as compose,
+    setting_named as setting_named,
 )
 from .discovery import discover as discover, folders_with as folders_with
 from .environment import (

@@ -17,7 +17,7 @@ from hydra import initialize_config_module
 from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
+from hydra.core.override_parser.types import ChoiceSweep, Override, OverrideType
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -26,7 +26,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 from .checks import COMMAND_LINE, check
 from .errors import ConfigError, SkytrainError, nearest
 from .group_files import GROUPS_MODULE, choices_with, with_left_out
-from .other_tools import meant_file, meant_value, translated
+from .other_tools import OF_ANOTHER_GROUP, meant_file, meant_value, translated
 from .schema import Config, flatten
 from .secrets import check_settings
 from .trusted_code import check_brought
@@ -440,6 +440,14 @@ def _similar(key: str, leaves: Sequence[str], groups: Sequence[str]) -> str | No
     return nearest(key, [*leaves, *groups], cutoff=0.7)
 
 
+def setting_named(name: str) -> str | None:
+    """Return the setting with this name in full, or the only one with it in some group."""
+    leaves = list(flatten(compose([]).values))
+    same = [leaf for leaf in leaves if leaf.rpartition(".")[2] == name and leaf.count(".") < 2]
+    known = name if name in leaves else OF_ANOTHER_GROUP.get(name)
+    return known or (same[0] if len(same) == 1 else None)
+
+
 def _rename(tree: DictConfig, origins: dict[str, str]) -> None:
     """Move settings that a file or the command line has under a former name, and say so."""
     for old, new in RENAMED.items():
@@ -603,7 +611,7 @@ def _belongs_to_plugin(tree: DictConfig, key: str) -> bool:
     return key.startswith(tuple(f"{free}." for free in FREE_KEYS)) and not own_source
 
 
-def _choice_named(word: str) -> str | None:
+def choice_named(word: str) -> str | None:
     """Return what somebody meant who typed the name of a choice alone."""
     groups = ("recipe", "model", "data", "cloud") if re.fullmatch(r"[\w.-]+", word) else ()
     named = [f"{group}={word}" for group in groups if files(GROUPS_MODULE).joinpath(group, f"{word}.yaml").is_file()]
@@ -615,15 +623,25 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
     for text in overrides:
         if not text.partition("=")[0].strip() or "=" not in text:
             raise SkytrainError(
-                f"{text!r} is not key=value\n  {_choice_named(text) or 'for example: trainer.batch_tokens=64K'}"
+                f"{text!r} is not key=value\n  {choice_named(text) or 'for example: trainer.batch_tokens=64K'}"
             )
     parser = OverridesParser.create()
     parsed = [_parse_one(parser, text) for text in overrides]
     for override in parsed:
         if override.type is not OverrideType.CHANGE or override.is_sweep_override():
-            several = "\n  to compare values: skytrain tune" if override.is_sweep_override() else ""
+            several = f"\n  {_several(override)}" if override.is_sweep_override() else ""
             raise SkytrainError(f"{override.input_line!r}: only key=value is understood here{several}")
     return parsed
+
+
+def _several(override: Override) -> str:
+    """Return what somebody meant who typed several values: rates and choices are compared, a text may have a comma."""
+    key, _, typed = str(override.input_line).partition("=")
+    values = override.value()
+    words = values.list if isinstance(values, ChoiceSweep) else []
+    if "." not in key or not any(isinstance(word, str) for word in words):
+        return "to compare values: skytrain tune"
+    return f"a text with a comma is quoted: \"{key}='{typed}'\"; a list is in brackets: '{key}=[{typed}]'"
 
 
 def _parse_one(parser: OverridesParser, text: str) -> Override:

@@ -178,12 +178,13 @@ def write_plan(plan: Plan, path: Path) -> None:
 def read_plan(path: Path) -> Plan:
     """Read a plan. Raises SkytrainError if the file is not a plan, is of another format, or was changed by hand."""
     again = f"make one: skytrain plan --out {path}"
+    elsewhere = "make one: skytrain plan --out plan.json"  # a file of something else is not to be overwritten
     try:
-        content = read_file_object(path, remedy=again)
+        content = read_file_object(path, remedy=elsewhere)
     except OSError as error:
-        raise SkytrainError(f"{path} is not a plan ({error})\n  {again}") from None
+        raise SkytrainError(f"{path} is not a plan ({error})\n  {elsewhere if path.exists() else again}") from None
     if "format" not in content:
-        raise SkytrainError(f"{path} is not a plan\n  {again}")
+        raise SkytrainError(f"{path} is not a plan\n  {elsewhere}")
     if content["format"] != FORMAT:
         raise SkytrainError(
             f"{path} has format {content['format']!r}, and this version reads format {FORMAT}\n  {again}"

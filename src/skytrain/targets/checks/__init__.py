@@ -86,7 +86,8 @@ CHECKS: tuple[Check, ...] = (
         "trial launch",
         offer.trial_launch,
         AWS,
-        needs=("image", "subnets", "security group", "roles"),
+        needs=("image", "subnets", "security group"),
+        unless_failed=("roles",),  # who may not see them learns here whether AWS takes them
         actions=("ec2:RunInstances", "ec2:CreateTags", "iam:PassRole", "sts:DecodeAuthorizationMessage"),
     ),
 )

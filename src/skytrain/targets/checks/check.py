@@ -73,12 +73,13 @@ class Preflight:
 
 @dataclass(frozen=True)
 class Check:
-    """One check. It runs only where the checks named in `needs` found no problem. `actions` are IAM's."""
+    """One check. `actions` are IAM's."""
 
     name: str
     run: Callable[[Preflight], str]
     group: Group
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # checks that must have found all well
+    unless_failed: tuple[str, ...] = ()  # checks that must not have found a problem; nothing is asked of them
     actions: tuple[str, ...] = ()
 
 
@@ -105,9 +106,11 @@ def run_checks(checks: Iterable[Check], preflight: Preflight) -> Iterator[Findin
     A check is left out if one that it needs does not apply: a machine without a GPU needs one line, not five.
     """
     well: set[str] = set()
+    failed: set[str] = set()
     without: set[str] = set()  # checks that did not apply
     for check in checks:
         missing = [name for name in check.needs if name not in well]
+        missing += [name for name in check.unless_failed if name in failed]
         if without.intersection(check.needs):
             without.add(check.name)
             continue
@@ -119,6 +122,8 @@ def run_checks(checks: Iterable[Check], preflight: Preflight) -> Iterator[Findin
             well.add(check.name)
         elif finding.verdict == "not checked":
             without.add(check.name)
+        else:
+            failed.add(check.name)
         yield finding
 
 
