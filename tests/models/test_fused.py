@@ -36,6 +36,9 @@ SHAPES = {
         *("model.experts.shared_width=16", "model.experts.dense_layers=1", "model.experts.bias=true"),
     ],
     "olmo2": ["model=olmo-2-1b", "model.width=48", "model.heads=3", "model.kv_heads=3", "model.head_size=16"],
+    "olmo2, one group": [
+        *("model=olmo-2-1b", "model.width=48", "model.heads=3", "model.kv_heads=1", "model.head_size=16"),
+    ],
     "gemma2": [
         *("model=gemma-2-2b", "model.width=48", "model.heads=4", "model.kv_heads=2", "model.head_size=16"),
         *("model.window=5", "model.attention_softcap=2", "model.logit_softcap=1.5", "model.attention_scale=0.3"),
@@ -267,6 +270,7 @@ def test_rows_are_summed_in_float32(shape):
         ("model.dropout=0.1", "dropout"),
         ("model=deepseek-tiny", "latent attention"),
         ("model=gpt-oss-tiny", "attention sinks"),
+        ("model.scale_embedding=true", "scaled embeddings"),
     ],
 )
 def test_a_model_it_does_not_serve_is_named_with_the_reason(option, reason):

@@ -33,6 +33,7 @@ def fused_model_problem(model: object) -> str | None:
         "LayerNorm with post-norms": model.post_norms or not model.pre_norms,
         "LayerNorm with soft-capping": model.attention_softcap is not None,
         "LayerNorm with sliding windows": model.window is not None,
+        "LayerNorm with scaled embeddings": model.scale_embedding,
     }
     llama: dict[str, bool] = {
         "RMSNorm with a bias in every layer": model.bias == "all",

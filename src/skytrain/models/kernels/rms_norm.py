@@ -121,6 +121,7 @@ class AddRMSNorm(torch.autograd.Function):
     def forward(
         ctx: Any, x_nd: Tensor, branch_nd: Tensor | None, gain_d: Tensor, eps: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
+        x_nd = x_nd.contiguous()  # queries of one group are columns of a wider product
         rows, width = x_nd.shape
         adds = branch_nd is not None
         sum_nd = torch.empty_like(x_nd) if adds else x_nd
