@@ -219,6 +219,15 @@ def test_fused_kernels_hold_less_and_work_where_layers_are_whole() -> None:
     assert fused.logits == plain.logits / 6 and fused.activations < plain.activations
 
 
+@pytest.mark.parametrize("name", ["olmo-2-1b", "qwen3-0.6b"])
+def test_on_fused_kernels_only_a_norm_over_all_heads_keeps_queries_and_keys_once_more(name: str) -> None:
+    model = decoder(name)
+    job, plain = (TrainingJob(each, 1024, 2, fused=True) for each in (model, replace(model, qk_norm=False)))
+    more = block_activation_bytes(job, Mesh()) - block_activation_bytes(plain, Mesh())
+    apart = model.qk_norm_scope == "projection"
+    assert more == apart * 2 * 1024 * 2 * (model.heads + model.groups) * model.head_width
+
+
 @pytest.mark.parametrize(("micro_batch", "measured_gb"), [(64, 30.8), (128, 59.5)])
 def test_a_modern_decoder_on_fused_kernels_holds_what_was_measured(micro_batch: int, measured_gb: float) -> None:
     """By benchmarks/training/modern_h200.log: allocated bytes, without what the allocator and the driver add."""

@@ -182,7 +182,8 @@ def activation_bytes_on(path: KernelPath, job: TrainingJob, mesh: Mesh) -> float
     )  # q, k, v; output; the kernel's log-sum-exp
     if model.positions == "rope":
         attention += narrow * (queries + keys)  # rotated copies; the originals stay, because v is a view into them
-    if model.qk_norm and path != "fused":  # fused kernels normalize and turn in one pass, and do so again for gradients
+    # Fused kernels normalize a head and turn it in one pass, and do so again for gradients; a norm over all heads is apart.
+    if model.qk_norm and (path != "fused" or model.qk_norm_scope == "projection"):
         attention += wide * (queries + keys)
     if model.latent is not None:
         attention = _latent_activation_bytes(model, narrow, wide)
