@@ -1,12 +1,14 @@
 """Documents that share a row but not each other's attention: each is computed as if it stood alone."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
 from skytrain.config import ConfigError, compose
 from skytrain.models import build_model
-from skytrain.models.documents import document_positions
+from skytrain.models.documents import document_positions, flex_serves
 from skytrain.models.flex import attend_within, block_mask
 
 EOT = 256
@@ -92,3 +94,22 @@ def test_blocks_of_a_mask_are_those_that_torch_finds_in_the_whole_square(length,
     assert torch.equal(found.to_dense(), expected.to_dense())
     for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
         assert torch.equal(getattr(found, name), getattr(expected, name)), name
+
+
+@pytest.mark.parametrize(
+    ("gpu", "shared_bytes", "head_size", "served"),
+    [
+        ("A10G", 101_376, 64, True),
+        ("A10G", 101_376, 128, True),
+        ("A10G", 101_376, 256, False),
+        ("A100", 166_912, 256, True),
+        ("H200", 232_448, 256, True),
+        ("H200", 232_448, 8, False),
+    ],
+)
+def test_heads_whose_tiles_do_not_fit_a_gpus_shared_memory_take_masks_instead(
+    gpu, shared_bytes, head_size, served, monkeypatch
+):
+    properties = SimpleNamespace(name=gpu, shared_memory_per_block_optin=shared_bytes)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *_: properties)
+    assert flex_serves(head_size, torch.device("cuda")) == served

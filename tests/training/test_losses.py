@@ -1,10 +1,12 @@
 """Which loss runs, and that the module runs it."""
 
 import pytest
+import torch
 
 from skytrain.config import compose
 from skytrain.models import lm_loss
 from skytrain.training import choose_loss, make_module, outline, plan_training
+from skytrain.training.losses import attention_kernel
 from tests.support.tiny import ONE_LAYER
 
 
@@ -23,3 +25,24 @@ def test_the_module_has_the_loss_that_was_chosen_and_its_label_is_reported():
     module = make_module(config, plan_training(config), outline(config), notes.append)
     assert module.loss is choose_loss(config, "cpu").loss
     assert notes == ["compute: plain torch"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "head_size", "kernel"),
+    [
+        ((8, 6), 64, "flash"),
+        ((9, 0), 64, "cudnn"),
+        ((9, 0), 256, "flash"),
+        ((10, 0), 256, "flash"),
+        ((8, 9), 256, "flash"),
+        ((8, 9), 208, "sdpa"),
+        ((9, 0), 36, "sdpa"),
+        ((9, 0), 512, "sdpa"),
+    ],
+)
+def test_attention_takes_a_kernel_that_serves_the_size_of_its_heads_on_every_gpu(
+    capability, head_size, kernel, monkeypatch
+):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: capability)
+    assert attention_kernel("auto", deterministic=False, head_size=head_size) == kernel
+    assert attention_kernel("cudnn", deterministic=False, head_size=head_size) == "cudnn"

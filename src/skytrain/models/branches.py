@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from .documents import SMALLEST_HEAD, Documents
+from .documents import Documents, flex_serves
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def branching_documents(branches: Branches, windows: Sequence[int | None], head_
     trees = branches.trees_bt
     ids = branches.branches_bt
     places = branches.places_bt
-    if not trees.is_cuda or head_size < SMALLEST_HEAD:
+    if not (trees.is_cuda and flex_serves(head_size, trees.device)):
         return BranchingDocuments(trees, {}, ids, places)
     from .flex import branch_block_masks  # imports the compiler, which takes seconds
 

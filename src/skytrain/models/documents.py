@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
 SMALLEST_HEAD = 16  # smallest head size that the kernels support
+# Gradients of larger heads take tiles of 64 tokens of queries, keys, values and outputs in shared memory: an A100 and later
+# server GPUs have room for heads of 256, an A10G, L4 or L40S (99 KiB) has not.
+WIDE_HEAD = 128
+WIDE_HEAD_SHARED_BYTES = 160 * 1024
 
 
 @dataclass(frozen=True)
@@ -36,11 +40,20 @@ class Documents:
 
 def make_documents(ids_bt: Tensor, windows: Sequence[int | None], head_size: int) -> Documents:
     """Build the document masks, once per forward pass for all layers."""
-    if not ids_bt.is_cuda or head_size < SMALLEST_HEAD:
+    if not (ids_bt.is_cuda and flex_serves(head_size, ids_bt.device)):
         return Documents(ids_bt, {})
     from .flex import block_masks  # imports the compiler, which takes seconds
 
     return Documents(ids_bt, block_masks(ids_bt, windows))
+
+
+@torch.compiler.disable
+def flex_serves(head_size: int, device: torch.device) -> bool:
+    """Return whether flex attention's kernels take heads of this size on a GPU."""
+    if head_size <= WIDE_HEAD:
+        return head_size >= SMALLEST_HEAD
+    properties = torch.cuda.get_device_properties(device)
+    return getattr(properties, "shared_memory_per_block_optin", 0) >= WIDE_HEAD_SHARED_BYTES
 
 
 def document_positions(starts_bt: Tensor) -> tuple[Tensor, Tensor]:

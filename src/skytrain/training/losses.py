@@ -15,6 +15,7 @@ from torch import nn
 from ..config import (
     KERNEL_RULES,
     Config,
+    DecoderConfig,
     Device,
     Mesh,
     Setup,
@@ -38,6 +39,8 @@ from .graphs import GraphedLoss
 
 ALONE = Mesh()
 GRAPHED_TOKENS = 32 * 1024  # largest such micro-batch: on an H200, 8 sequences of 1024 run twice as fast, 64 the same
+LARGEST_CUDNN_HEAD = 128  # on every GPU from Hopper on: 256 needs an H100 or H200
+FLASH_HEADS = (*range(8, 193, 8), 256)  # of which flash computes gradients on every GPU
 # The loss of a model over tokens and targets, and where documents begin if they are separated.
 Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor, torch.Tensor | None], WithAuxiliary]
 
@@ -74,9 +77,11 @@ def choose_loss(config: Config, device: str, mesh: Mesh = ALONE) -> LossPath:
             return LossPath("compiled", "torch.compile" + why, torch.compile(lm_loss, dynamic=False))
         return LossPath("eager", "plain torch" + why, lm_loss)
     switches = config.trainer.kernels
-    lt = cublaslt_available() and _aligned(config.model)
+    model = config.model
+    assert has_layers(model)
+    lt = cublaslt_available() and _aligned(model)
     kernels = Kernels(
-        attention=_attention(switches.attention, config.trainer.deterministic),
+        attention=attention_kernel(switches.attention, config.trainer.deterministic, model.head_width),
         loss=switches.loss,
         gelu=switches.gelu,
         norm=switches.norm,
@@ -129,9 +134,8 @@ def find_device(kind: str) -> Device:
     return Device("cuda", torch.cuda.get_device_name(), torch.cuda.get_device_capability(), kernels)
 
 
-def _aligned(model: object) -> bool:
+def _aligned(model: DecoderConfig) -> bool:
     """Return whether cuBLASLt's kernels accept the model's sizes: rows must start at multiples of 16 bytes."""
-    assert has_layers(model)
     packed = (model.heads + 2 * model.groups) * model.head_width
     experts = [] if model.experts is None else [model.experts.width, model.experts.shared_width or 0]
     return not any(size % 8 for size in (model.width, model.hidden_width, model.padded_vocab, packed, *experts))
@@ -167,11 +171,15 @@ def apply_fp8(config: Config, device: str, model: nn.Module, mesh: Mesh = ALONE)
     use_fp8(model, scaling)
 
 
-def _attention(asked: Literal["auto", "cudnn", "flash", "sdpa"], deterministic: bool) -> Backend:
+def attention_kernel(asked: Literal["auto", "cudnn", "flash", "sdpa"], deterministic: bool, head_size: int) -> Backend:
     """Return the attention kernel for this GPU: cuDNN's is the fastest measured on Hopper, torch's flash kernel on older GPUs.
 
-    Deterministic runs use flash too: it can accumulate gradients in a fixed order.
+    Deterministic runs use flash too: it can accumulate gradients in a fixed order. So do heads that cuDNN serves on some
+    GPUs only. Heads that flash does not serve are left to torch's own choice.
     """
     if asked != "auto":
         return asked
-    return "cudnn" if torch.cuda.get_device_capability() >= (9, 0) and not deterministic else "flash"
+    if head_size not in FLASH_HEADS:
+        return "sdpa"
+    hopper = torch.cuda.get_device_capability() >= (9, 0)
+    return "cudnn" if hopper and head_size <= LARGEST_CUDNN_HEAD and not deterministic else "flash"
