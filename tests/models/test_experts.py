@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
-from skytrain.config import ConfigError, DecoderConfig, ExpertsConfig, SkytrainError, compose
+from skytrain.config import ConfigError, DecoderConfig, ExpertsConfig, Mesh, Setup, SkytrainError, check_setup, compose
 from skytrain.models import MixtureOfExperts, build_model, hf_config
 from skytrain.models.experts import Routing, count_load
 from skytrain.models.hf_form import read_hf_config
@@ -274,3 +274,12 @@ def test_quantized_weights_are_refused_with_what_to_do(decoder_config):
 def test_expert_parallelism_needs_experts():
     with pytest.raises(ConfigError, match=r"parallel.expert: 2: model=llama-tiny has no experts to divide"):
         compose(["model=llama-tiny", "parallel=ep-fsdp"])
+
+
+def test_expert_ranks_that_do_not_divide_those_of_the_run_are_refused_with_a_number_that_does():
+    words = ["model=mixtral-tiny", "parallel=ep-fsdp", "parallel.expert=4", "trainer.micro_batch=1"]
+    config = compose([*words, "trainer.batch_tokens=12288"]).config
+    refusal = r"the 6 ranks that share the state .* do not divide into groups of 4; try parallel.expert=2"
+    with pytest.raises(ConfigError, match=refusal):
+        check_setup(Setup(config, Mesh(shard=6, expert=4), processes=6))
+    check_setup(Setup(config, Mesh(shard=6, expert=2), processes=6))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ..schema import OPTIMIZERS, Config, CustomModelConfig, has_layers, tag_of
 from .rule import Rule, Setup
 
@@ -158,12 +160,18 @@ def _experts(setup: Setup) -> str | None:
         return None
     if experts is None:
         return f"{mesh.expert}: model={model.name} has no experts to divide"
+    ranks = 0 if setup.processes is None else mesh.sharing  # 0, which every number divides: not known yet
+    divided = math.gcd(experts.count, ranks)
+    near = min(
+        (degree for degree in range(1, divided + 1) if divided % degree == 0), key=lambda n: abs(n - mesh.expert)
+    )
     if experts.count % mesh.expert:
-        fits = [degree for degree in range(1, experts.count + 1) if experts.count % degree == 0]
-        near = min(fits, key=lambda degree: abs(degree - mesh.expert))
         return f"{experts.count} experts do not divide among {mesh.expert} ranks; try parallel.expert={near}"
-    if setup.processes is not None and mesh.sharing % mesh.expert:
-        return f"the {mesh.sharing} ranks that share the state (shard x context) do not divide into groups of {mesh.expert}"
+    if ranks % mesh.expert:
+        return (
+            f"the {ranks} ranks that share the state (shard x context) do not divide into groups of {mesh.expert}; "
+            f"try parallel.expert={near}"
+        )
     return None
 
 
