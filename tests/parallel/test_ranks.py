@@ -153,6 +153,13 @@ def test_another_file_of_code_on_one_node_is_named(store):
     assert "0123456789ab on node 1" in str(errors[0])
 
 
+def test_a_file_that_is_edited_while_the_processes_of_a_node_start_is_suspected(store):
+    facts = node_facts(compose([]).config)
+    changed = facts | {"code skytrain/jobs/ranks.py": "0123456789ab"}
+    errors = at_once(lambda ranks: agree(store.clone(), ranks, changed if ranks.rank == 1 else facts))
+    assert "node 0 (" in str(errors[0]) and "a file was edited while they started" in str(errors[0])
+
+
 def test_a_cache_folder_may_differ_between_nodes():
     facts = node_facts(compose(["loader.cache_dir=/scratch"]).config)
     assert "setting loader.cache_limit" in facts

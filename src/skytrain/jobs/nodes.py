@@ -156,6 +156,10 @@ def _differences(store: Store, first_host: str, others: Mapping[int, str]) -> st
         keys = [key for key in sorted({*first, *theirs}) if first.get(key) != theirs.get(key)]
         for key in keys[:SHOWN]:
             lines.append(f"{key}: {first.get(key)} on node 0 ({first_host}), {theirs.get(key)} on node {node} ({host})")
+        if not keys:  # only the first process of a node posts its facts
+            lines.append(
+                f"node {node} ({host}) has processes that differ from its first: a file was edited while they started"
+            )
         if len(keys) > SHOWN:
             lines.append(f"and {len(keys) - SHOWN} more on node {node} ({host})")
     text = "\n".join(f"  {line}" for line in lines)
