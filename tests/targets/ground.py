@@ -50,7 +50,7 @@ class Ground:
         )
         self.image = ec2.register_image(Name="Deep Learning AMI", Architecture="x86_64")["ImageId"]
         self.plain_image = ec2.register_image(Name="Deep Learning Base AMI", Architecture="x86_64")["ImageId"]
-        published = {GPU_IMAGES.format("2.9"): "ami-0old", GPU_IMAGES.format("2.12"): self.image}
+        published = {GPU_IMAGES.format("2.11"): "ami-0old", GPU_IMAGES.format("2.12"): self.image}
         self.publish({**published, image_parameter(BASE_LINE): self.plain_image})
 
     @property
@@ -76,6 +76,11 @@ class Ground:
             iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
             iam.create_instance_profile(InstanceProfileName=name)
             iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
+
+    def withdraw(self, name: str) -> None:
+        from moto.ssm.models import ssm_backends
+
+        del ssm_backends["123456789012"]["us-east-2"]._parameters[name]
 
     def publish(self, images: Mapping[str, str]) -> None:
         """Add public parameters: only AWS itself may write below /aws/, so past moto's front door."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from importlib import metadata
 from typing import Any
 
 import pytest
 from botocore.stub import Stubber
+from packaging.requirements import Requirement
 
 from skytrain.aws import AwsSession, MachineImage
 from skytrain.config.schema import SubnetsConfig
@@ -228,12 +230,18 @@ def test_an_image_is_chosen_with_its_python_and_one_that_is_not_known_is_not_use
     assert preflight.image == MachineImage(ground.image, IMAGE_LINES[0])
 
 
+def test_images_have_a_pytorch_that_skytrain_may_be_installed_with() -> None:
+    [needed] = [Requirement(one) for one in metadata.requires("skytrain") or () if one.startswith("torch")]
+    assert [one.name for one in IMAGE_LINES if one.torch_version and one.torch_version not in needed.specifier] == []
+
+
 def test_a_plan_pins_its_image(ground: Ground) -> None:
-    older = "oss-nvidia-driver-gpu-pytorch-2.9-ubuntu-24.04"
+    older = "oss-nvidia-driver-gpu-pytorch-2.11-ubuntu-24.04"
     finding = found("image", ground.preflight(replace(plan(), image=older)))
     assert finding.verdict == "failed" and "ami-0old" in finding.text  # and not the newer one, which is available
-    finding = found("image", ground.preflight(replace(plan(), image=older.replace("2.9", "2.10"))))
-    assert finding.verdict == "failed" and "does not publish oss-nvidia-driver-gpu-pytorch-2.10" in finding.text
+    ground.withdraw(GPU_IMAGES.format("2.11"))
+    finding = found("image", ground.preflight(replace(plan(), image=older)))
+    assert finding.verdict == "failed" and "does not publish oss-nvidia-driver-gpu-pytorch-2.11" in finding.text
     assert "it has base-oss" in finding.text and "pytorch-2.12-ubuntu-24.04" in finding.text
     finding = found("image", ground.preflight(replace(plan(), image="pytorch-3.0")))
     assert finding.verdict == "failed" and "plan again" in f"{finding.text} {finding.fix}"
