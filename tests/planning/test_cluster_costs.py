@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,9 @@ def test_savings_are_what_the_catalogue_says(catalog: Catalog) -> None:
     assert savings["no FSx"] == pytest.approx(0.2384, abs=1e-4)
     without = price_cluster(catalog, ClusterMachines("p5e.48xlarge", 1, "spot", "us-east-2"))  # not sold on demand
     assert "spot instead of on demand" not in {line.name for line in without.savings}
+    on_spot = price_cluster(catalog, replace(P4D, market="spot"))  # saves nothing by what it does already
+    assert "spot instead of on demand" not in {line.name for line in on_spot.savings}
+    assert max(line.usd_per_hour for line in on_spot.savings) < on_spot.busy_usd_per_hour
 
 
 def test_the_cluster_that_is_priced_is_the_one_that_terraform_builds() -> None:

@@ -50,6 +50,15 @@ def test_tokens_that_are_not_there_are_refused_with_the_command_that_makes_them(
     assert "skytrain store copy skytrain-store s3://bucket/demo" in str(refusal.value)
 
 
+def test_wandb_without_its_key_is_refused_before_machines_are_rented(store: Store) -> None:
+    store_manifests(store, configured())
+    asked = ["trainer.loggers=[wandb]"]
+    with pytest.raises(MissingInput, match=r"cloud\.secrets\.WANDB_API_KEY=skytrain/wandb"):
+        find_inputs(configured(*asked), "train")
+    for words in (["cloud.secrets.WANDB_API_KEY=skytrain/wandb"], ["wandb.mode=offline"], ["cloud.target=slurm"]):
+        assert find_inputs(configured(*asked, *words), "train")
+
+
 def test_tokens_of_these_settings_are_found_and_named(store: Store) -> None:
     store_manifests(store, configured())
     [line] = find_inputs(configured(), "train")

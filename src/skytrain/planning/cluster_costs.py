@@ -129,7 +129,7 @@ def _savings(
     )  # fmt: skip
     on_demand = catalog.price(machines.instance_type, machines.region, "on-demand")
     spot = catalog.price(machines.instance_type, machines.region, "spot")
-    if on_demand is not None and spot is not None:
+    if machines.market == "on-demand" and on_demand is not None and spot is not None:
         less = on_demand.usd_per_hour_max - spot.usd_per_hour_max
         share = 100 * less / on_demand.usd_per_hour_max
         yield CostLine(

@@ -35,6 +35,7 @@ from .registry import check_request, find_target, target_of
 HERE = "skytrain-store"  # the store of a computer without an account
 # The settings that decide which tokens are made, and where. Weights may bring the tokenizer.
 OF_PREPARE = ("recipe", "data", "tokenizer", "store", "model.weights", "model.name", "engine")
+TRACKER_KEY = "WANDB_API_KEY"
 
 
 class MissingInput(SkytrainError):
@@ -86,6 +87,7 @@ def find_inputs(config: Config, job: JobKind, overrides: Sequence[str] = (), *, 
         return _find_sources(config, store)
     if job not in ("train", "tune"):
         return []
+    _check_tracker(config)
     weights = _find_weights(config, store)  # first: they bring the tokenizer, by which tokens are found
     if not prepared:
         lines = []
@@ -98,6 +100,16 @@ def find_inputs(config: Config, job: JobKind, overrides: Sequence[str] = (), *, 
         if line:
             lines.append(line)
     return lines
+
+
+def _check_tracker(config: Config) -> None:
+    """Refuse W&B without its API key on machines that nobody has logged in on: their ranks would end at once."""
+    asked = "wandb" in config.trainer.loggers and config.wandb.mode == "online"
+    if asked and TRACKER_KEY not in config.cloud.secrets and not _shares_files(config):
+        raise MissingInput(
+            f"trainer.loggers has wandb, and rented machines have no {TRACKER_KEY}\n"
+            f"  name the secret that has it: cloud.secrets.{TRACKER_KEY}=skytrain/wandb (docs/security.md); or wandb.mode=offline"
+        )
 
 
 def _find_tokens(config: Config, store: Store, overrides: Sequence[str]) -> Prepared:
