@@ -272,7 +272,7 @@ def _losses() -> Iterator[Case]:
     for model in ("gpt2", "hf"):
         apart = LOSSES["separate documents"]
         name = f"tp x2, separate documents, {model}"
-        yield Case(name, 2, ("parallel=tp",), model, slow=True, more=apart, documents=True)
+        yield Case(name, 2, ("parallel=tp",), model, slow=model == "gpt2", more=apart, documents=True)
     yield Case("pp x2, z-loss", 2, ("parallel=pp",), slow=True, more=LOSSES["z-loss"])
     yield Case("cp x2 ring, chunked loss", 2, ("parallel=cp",), more=LOSSES["chunked loss"])
 

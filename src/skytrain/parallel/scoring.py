@@ -71,11 +71,14 @@ class SharedScores:
         return torch.stack([chosen - peak - total.log(), peak - chosen])
 
     def _part(self, local: Tensor) -> VocabularyPart:
-        if not isinstance(local, DTensor):
-            return VocabularyPart(local, 0)
         tensor = self.mesh["tensor"]
         each = -(-local.size(-1) // tensor.size())  # DTensor gives all ranks but the last the same number
-        return VocabularyPart(local.to_local(), each * tensor.get_local_rank())
+        start = each * tensor.get_local_rank()
+        if isinstance(local, DTensor):
+            return VocabularyPart(local.to_local(), start)
+        return VocabularyPart(
+            local[..., start : start + each], start
+        )  # whole on every rank: plans of transformers gather
 
     def _positions(self, length: int) -> Tensor:
         """Return the positions of the sequence that this rank holds."""
