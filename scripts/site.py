@@ -151,7 +151,7 @@ def _output(output: dict[str, Any]) -> str:
     if "image/svg+xml" in data:
         return "".join(data["image/svg+xml"])
     text = "".join(output.get("text", data.get("text/plain", "")))
-    return f"```text\n{text.rstrip()}\n```" if text.strip() and text.strip() != "False" else ""
+    return f"```text\n{text.rstrip()}\n```" if text.strip() else ""
 
 
 # Pages from code.
@@ -323,8 +323,9 @@ def _cell_kept(text: str) -> str:
 
 
 def results_page() -> str:
-    """Return every benchmark: what it measures, its log, and the pages that quote it."""
-    pages = {page: page.read_text() for page in [*sorted(DOCS.glob("*.md")), ROOT / "README.md"]}
+    """Return every measurement: its script, what it measures, its logs, and the pages that quote it."""
+    pages = {str(page.relative_to(DOCS)): page.read_text() for page in sorted(DOCS.rglob("*.md"))}
+    pages["index.md"] = (ROOT / "README.md").read_text()
     lines = [
         "# All figures and logs",
         "",
@@ -334,21 +335,12 @@ def results_page() -> str:
     ]
     for folder in sorted(path for path in (ROOT / "benchmarks").iterdir() if path.is_dir()):
         rows = []
-        for script in sorted(folder.glob("*.py")):
-            logs = [
-                each for each in sorted(folder.glob(f"{script.stem}*")) if each.suffix in (".log", ".svg", ".jsonl")
-            ]
-            summary = (ast.get_docstring(ast.parse(script.read_text())) or "").partition("\n")[0]
-            if not logs or not summary:
-                continue
+        for (script, summary), logs in _measurements(folder).items():
             shown = ", ".join(f"[{each.name}]({copy_file(each)})" for each in logs)
-            quoting = [
-                page
-                for page, text in pages.items()
-                if any(f"{folder.name}/{each.name}" in text for each in (script, *logs))
-            ]
-            where = ", ".join(f"[{_page(each)}]({_page(each)}.md)" for each in quoting)
-            rows.append(f"| [{script.name}]({copy_file(script)}) | {_cell(summary)} | {shown} | {where} |")
+            linked = f"[{script.name}]({copy_file(script)})" if script else ""
+            names = [each.name for each in (script, *logs) if each]
+            where = ", ".join(f"[{name[:-3]}]({name})" for name in _quoting(pages, folder.name, names))
+            rows.append(f"| {linked} | {_cell(summary)} | {shown} | {where} |")
         if rows:
             lines += [
                 f"## {folder.name}",
@@ -363,8 +355,28 @@ def results_page() -> str:
     return "\n".join(lines)
 
 
-def _page(page: Path) -> str:
-    return "index" if page.name == "README.md" else page.stem
+def _measurements(folder: Path) -> dict[tuple[Path | None, str], list[Path]]:
+    """Return the logs of a folder by the script that wrote them and what it measures."""
+    found: dict[tuple[Path | None, str], list[Path]] = {}
+    scripts = sorted(folder.glob("*.py"), key=lambda script: len(script.stem), reverse=True)
+    for log in sorted(path for path in folder.iterdir() if path.suffix in (".log", ".svg", ".json", ".jsonl")):
+        text = log.with_suffix(".log")
+        head = text.read_text()[:500] if text.exists() else ""
+        wrote = [each for each in scripts if log.stem.startswith(each.stem)]
+        wrote += [ROOT / name for name in re.findall(r"benchmarks/\w+/\w+\.py", head)]
+        script = wrote[0] if wrote else None
+        about = ast.get_docstring(ast.parse(script.read_text())) if script else head.lstrip("# ")
+        summary = (about or "").partition("\n")[0]
+        found.setdefault((script, summary), []).append(log)
+    return dict(sorted(found.items(), key=lambda item: (item[0][0] is None, str(item[0][0] or item[1][0]))))
+
+
+def _quoting(pages: dict[str, str], folder: str, names: list[str]) -> list[str]:
+    """Return the pages that name one of these files of a folder, or else those that name the folder."""
+    folder = f"benchmarks/{folder}/"
+    found = [name for name, text in pages.items() if any(f"{folder}{each}" in text for each in names)]
+    found = found or [name for name, text in pages.items() if folder in text and any(each in text for each in names)]
+    return found or [name for name, text in pages.items() if f"{folder}`" in text]
 
 
 def _pictures() -> Iterator[tuple[str, list[str]]]:

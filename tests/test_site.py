@@ -65,6 +65,18 @@ def test_a_link_that_leaves_the_pages_leads_to_a_copy(site: ModuleType, tmp_path
         site.relinked("[x](../no-such-file.txt)", site.DOCS / "merging.md", "merging.md")
 
 
+def test_every_log_is_on_the_page_of_results_with_a_page_that_quotes_it(
+    site: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "STAGE", tmp_path)
+    text = site.results_page()
+    logs = [str(log.relative_to(ROOT)) for log in (ROOT / "benchmarks").glob("*/*.log")]
+    assert len(logs) > 50 and not [log for log in logs if f"(files/{log}.txt)" not in text]
+    assert "[batch.log](files/benchmarks/tokens/batch.log.txt)" in text.partition("[throughput.py]")[2].split("\n")[0]
+    rows = [line for line in text.splitlines() if "](files/benchmarks/checkpoints/" in line]
+    assert rows and all("(checkpoints.md)" in row for row in rows)
+
+
 def test_a_broken_link_of_a_built_page_is_found(site: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text('<h1 id="top">A</h1><a href="b.html#here">b</a><a href="c.html">c</a>')
     (tmp_path / "b.html").write_text('<h1 id="there">B</h1><a href="a.html#top">a</a>')
