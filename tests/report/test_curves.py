@@ -58,6 +58,16 @@ def test_a_run_that_diverged_says_nan_and_not_that_there_is_no_loss():
     json.dumps(row, allow_nan=False)
 
 
+def test_the_table_of_runs_says_nothing_twice():
+    spent = {"total_steps": 9, "usd": 3.0, "projected_usd": 4.0, "attempts": 4}
+    done = RunStatus("r", "done", step=9, interruptions=3, **spent)
+    running = RunStatus("r", "running", step=4, **spent)
+    rows = page_data([RunCurves("r", each, 1000, BatchSizes(256), {}) for each in (done, running)])["runs"]
+    shown = [{name: dict(row["facts"])[name] for name in ("steps", "projected", "attempts")} for row in rows]
+    assert shown[0] == {"steps": "9", "projected": "-", "attempts": "4 (3 interrupted)"}
+    assert shown[1] == {"steps": "4 of 9", "projected": "4.00", "attempts": "4"}
+
+
 def test_the_dollars_of_a_sweep_are_those_that_it_spent_and_not_what_its_final_run_may_cost():
     sweep = SweepStatus("s", "answered", 3, [], [], [], 0.09, 0.5, 0.01, 0.005, 0.02)
     data = dashboard_data("store", [], [sweep], None, None, "")

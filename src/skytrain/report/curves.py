@@ -249,7 +249,10 @@ def facts_of(run: RunCurves) -> list[tuple[str, str]]:
     return [
         ("state", status.state),
         ("parameters", format_count(run.parameters)),
-        ("steps", f"{status.step:,} of {status.total_steps:,}"),
+        (
+            "steps",
+            f"{status.step:,}" if status.step == status.total_steps else f"{status.step:,} of {status.total_steps:,}",
+        ),
         ("tokens", format_count(run.batches.before(status.step))),
         ("training loss", "-" if status.loss is None else f"{status.loss:.4f}"),  # nan, where a run diverged
         (
@@ -264,10 +267,9 @@ def facts_of(run: RunCurves) -> list[tuple[str, str]]:
         ("planned time", format_seconds(round(planned * status.total_steps)) if planned else "-"),
         ("dollars", _form(status.usd, ".2f")),
         ("planned dollars", _form(run.planned_usd, ".2f")),
-        ("projected", _form(status.projected_usd, ".2f")),
+        ("projected", "-" if status.state == "done" else _form(status.projected_usd, ".2f")),
         ("budget", _form(status.budget_usd, ".2f")),
-        ("attempts", str(status.attempts)),
-        ("interruptions", str(status.interruptions)),
+        ("attempts", f"{status.attempts}" + (f" ({status.interruptions} interrupted)" if status.interruptions else "")),
     ]
 
 

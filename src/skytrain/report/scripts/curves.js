@@ -148,7 +148,7 @@ function draw(panel, {range, width, style}) {
     pen.fillText(short(value), MARGIN.left - 6, Y(value) + 4);
   }
   pen.textAlign = "center";
-  for (const value of ticks(x0, x1, Math.max(2, Math.floor(width / 110)))) {
+  for (const value of ticks(x0, x1, Math.max(2, Math.floor(width / 80)))) {
     pen.beginPath(); pen.moveTo(X(value), MARGIN.top); pen.lineTo(X(value), bottom); pen.stroke();
     pen.fillText(short(value), X(value), HEIGHT - 10);
   }
@@ -161,7 +161,8 @@ function draw(panel, {range, width, style}) {
     pen.setLineDash([]); pen.fillStyle = ink; pen.textAlign = "right";
     pen.fillText("chance " + short(chance), right - 4, Y(chance) - 4);
   }
-  for (const {run, number, curve} of shown) drawCurve(pen, {run, number, curve, X, Y, bottom});
+  const labels = [];
+  for (const {run, number, curve} of shown) drawCurve(pen, {run, number, curve, X, Y, bottom, labels});
   if (metric === "cost/usd" && view.from === null) for (const each of shown) drawMoney(pen, each, X, Y, right);
   pen.restore();
 }
@@ -189,7 +190,7 @@ function columns(xs, curve, X) {
   return thin;
 }
 
-function drawCurve(pen, {run, number, curve: whole, X, Y, bottom}) {
+function drawCurve(pen, {run, number, curve: whole, X, Y, bottom, labels}) {
   const {xs, ...curve} = columns(places(run, whole), whole, X);
   const above = value => !view.log || value > 0;
   pen.strokeStyle = pen.fillStyle = colour(number);
@@ -226,10 +227,13 @@ function drawCurve(pen, {run, number, curve: whole, X, Y, bottom}) {
     const x = X(along(run, curve.lowest[0])), y = Y(curve.lowest[1]);
     pen.lineWidth = 1.5;
     pen.beginPath(); pen.arc(x, y, 6, 0, 7); pen.stroke();
-    if (shownRuns("val/loss").length <= 8) {
-      const text = short(curve.lowest[1]);
-      pen.textAlign = x > 120 ? "right" : "left";
-      pen.fillText(text, x + (x > 120 ? -9 : 9), Math.min(y + 14, bottom - 3));
+    const text = short(curve.lowest[1]), before = x > 120, wide = pen.measureText(text).width + 4;
+    const label = {left: before ? x - 9 - wide : x + 9, y: Math.min(y + 14, bottom - 3), wide};
+    // A label that would cover another is left out: hovering tells the value.
+    if (!labels.some(one => Math.abs(one.y - label.y) < 12 && one.left < label.left + wide && label.left < one.left + one.wide)) {
+      labels.push(label);
+      pen.textAlign = before ? "right" : "left";
+      pen.fillText(text, x + (before ? -9 : 9), label.y);
     }
   }
   if (curve.not_finite) {
