@@ -38,8 +38,9 @@ for name, measured in (("weights", weights), ("gradients", gradients), ("AdamW's
     print(f"{name:16} {measured / 1e6:6.2f} MB = {measured / parameters:.1f} bytes per parameter")
 
 # %% [markdown]
-# In float32 that is 16 bytes per parameter. With mixed precision as on most GPUs it is 16 again: 2 for the bf16 weights,
-# 2 for the bf16 gradients, and 12 for a float32 copy of the weights and the two moments.
+# In float32 that is 16 bytes per parameter. Mixed precision needs 16 as well. Megatron and DeepSpeed hold 2 for the bf16
+# weights, 2 for the bf16 gradients, and 12 for a float32 copy of the weights and the two moments. PyTorch's autocast and
+# Skytrain's `bf16-mixed` hold float32 as above, and cast each matrix to bf16 when they multiply.
 #
 # ## Activations
 # The backward pass needs what the forward pass computed. PyTorch keeps those tensors, and lets us look at each one it

@@ -86,6 +86,7 @@ for schedule in ("gpipe", "1f1b"):
 # %% [markdown]
 # The bubble is the same: `(p - 1) / (m + p - 1)`. Each stage works for `m` forwards and backwards, and it waits for
 # `p - 1` of them: while the first input passes the stages before it, and while gradients pass the stages after it.
+# (Papers often divide the bubble by the time of the work, and write `(p - 1) / m`.)
 #
 # What 1F1B saves is memory: it holds at most `p` activations where GPipe holds all `m`. So it can use more
 # micro-batches, and those make the bubble smaller:

@@ -21,7 +21,8 @@ import skytrain
 
 settings = (*OURS, "trainer.steps=80", "trainer.checkpoint_every=20", "trainer.keep_checkpoints=10")
 base = skytrain.compose(*settings)
-skytrain.prepare(base, quiet=True)
+prepared = skytrain.prepare(base, quiet=True)
+print(f"{prepared.train.tokens:,} tokens to train on")
 
 # %% [markdown]
 # ## A run that nobody stops

@@ -249,11 +249,11 @@ def digest(lesson: int, answer: float) -> str:
     return hashlib.sha256(f"{lesson}:{rounded:g}".encode()).hexdigest()[:16]
 
 
-def check(lesson: int, answer: float | None) -> bool:
-    """Say whether an answer is right, to three significant digits."""
+def check(lesson: int, answer: float | None) -> None:
+    """Print whether an answer is right, to three significant digits."""
     if answer is None:
         print("Write your number instead of None in `answer = None`, and run this again.")
-        return False
-    right = digest(lesson, float(answer)) == ANSWERS[lesson]
-    print("Right." if right else "Not yet. Three significant digits count; the lesson has all that you need.")
-    return right
+    elif digest(lesson, float(answer)) == ANSWERS[lesson]:
+        print("Right.")
+    else:
+        print("Not yet. Three significant digits count; the lesson has all that you need.")

@@ -109,7 +109,12 @@ def tidy(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:
     for cell in notebook["cells"]:
         cell["metadata"] = {}
         if cell["cell_type"] == "code":
-            shown = [each for each in cell["outputs"] if each.get("name") != "stderr" and not _is_address(each)]
+            shown: list[dict[str, Any]] = []
+            for each in cell["outputs"]:
+                if shown and each.get("name") == shown[-1].get("name") == "stdout":
+                    shown[-1]["text"] = "".join([*shown[-1]["text"], *each["text"]])
+                elif each.get("name") != "stderr" and not _is_address(each):
+                    shown.append(dict(each))
             cell["outputs"] = json.loads(json.dumps(shown).replace(f"{folder}/", ""))
     return notebook
 
