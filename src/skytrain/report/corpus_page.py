@@ -46,7 +46,7 @@ def _tiles(corpus: CorpusManifest, examples: Mapping[str, Any]) -> str:
         ("documents kept", format_count(corpus.documents)),
         ("text read", format_bytes(corpus.text_bytes_read)),
         ("text kept", format_bytes(corpus.text_bytes)),
-        ("of the text", f"{corpus.text_bytes / corpus.text_bytes_read:.1%}" if corpus.text_bytes_read else None),
+        ("share of text kept", f"{corpus.text_bytes / corpus.text_bytes_read:.1%}" if corpus.text_bytes_read else None),
         ("near-duplicates removed", format_count(near) if near is not None else None),
     ]
     shown = "\n".join(f"<div><span>{name}</span><b>{text}</b></div>" for name, text in tiles if text)

@@ -25,7 +25,7 @@ COLUMNS = (
     "projected",
     "budget",
     "to go",
-    "tries",
+    "attempts",
     "host",
 )
 SWEEP_COLUMNS = ("sweep", "state", "trials", "running", "dollars", "final run at most", "answer", "interval")

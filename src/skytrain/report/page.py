@@ -30,7 +30,7 @@ tr.merged td { background: var(--merged); font-weight: 600; } td.best { color: v
 .tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.2rem 0; }
 .tiles div { border: 1px solid var(--line); border-radius: 8px; padding: .5rem 1rem; }
 .tiles b { display: block; font-size: 1.25rem; } .note, .tiles span { color: var(--faint); }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 460px), 1fr)); gap: .5rem; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 560px), 1fr)); gap: .5rem; }
 .plots svg { width: 100%; }
 @media (max-width: 640px) { .plots { overflow-x: auto; } .plots svg { width: 480px; } }
 @media (prefers-color-scheme: dark) { .plots svg { filter: invert(.9) hue-rotate(180deg); } }

@@ -53,6 +53,7 @@ def sweep_html(report: SweepReport) -> str:
     return html_page(
         report.name,
         [f"<p>{answer}</p>", warnings, html_plots(sweep_plots(report).values()), html_section("Trials", trials)],
+        attributes=' class="wide"',
     )
 
 
