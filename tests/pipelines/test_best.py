@@ -7,9 +7,18 @@ import pytest
 
 from skytrain.config import SkytrainError, compose, format_count
 from skytrain.pipelines.best import BestAnswer, best_as_json, best_plan, own_runs, rest_of_budget
-from skytrain.planning import LossForecaster, PlanRequest, batch_for, decoder_size, read_plan, recipe_efficiency
+from skytrain.planning import (
+    BESIROGLU,
+    LossForecaster,
+    PlanRequest,
+    batch_for,
+    decoder_size,
+    read_plan,
+    recipe_efficiency,
+)
 from skytrain.planning.loss_laws import OPEN_RUNS
-from skytrain.runs import MetricsWriter, claim_attempt, create_run, new_record
+from skytrain.report import best_lines
+from skytrain.runs import MetricsWriter, claim_attempt, create_run, new_record, plain
 from skytrain.storage import open_store
 from skytrain.targets import Trials, compose_plan, plan_run
 
@@ -61,13 +70,48 @@ def test_serving_and_a_limit_make_the_model_smaller(tmp_path: Path) -> None:
         best(tmp_path, 40, "plan.serve_tokens=1000T")
 
 
-def test_little_text_is_repeated_and_moves_the_money_into_parameters(tmp_path: Path) -> None:
+def test_little_text_is_repeated_and_asks_for_a_small_model(tmp_path: Path) -> None:
     plenty = best(tmp_path, 40).choice
-    answer = best(tmp_path, 40, "plan.data_tokens=50M")
+    answer = best(tmp_path, 40, "plan.data_tokens=10M")
     little = answer.choice
-    assert little.epochs > 16 and any("learns a small text by heart" in line for line in answer.reasons)
+    assert little.epochs > 16 and any("So many epochs are extrapolation" in line for line in answer.reasons)
     assert little.forecast.loss > plenty.forecast.loss + 0.1
-    assert little.size.parameters >= plenty.size.parameters
+    assert little.size.parameters < plenty.size.parameters
+
+
+def test_the_largest_size_that_is_tried_is_said_to_be_so(tmp_path: Path) -> None:
+    line = "It is the largest size that is tried: a larger one may be better."
+    assert line not in best(tmp_path, 40).reasons
+    request = PlanRequest(budget_usd=3e6, instance="p5.48xlarge", market="spot", region="us-east-2", nodes=64)
+    words = ["recipe=modern-124m", "data=c4", f"store.root={tmp_path}/store", "budget.usd=3e6", "plan.data_tokens=100T"]
+    answer = best_plan(words, [], request, tmp_path / "plan.json")
+    assert (answer.choice.model.width, line in answer.reasons) == (8192, True)
+
+
+def test_what_is_extrapolation_depends_on_the_law_that_decides(tmp_path: Path) -> None:
+    said = "no run with fewer than 18 tokens a parameter"
+    for law, expected in ((OPEN_RUNS, True), (BESIROGLU, False)):
+        answer = best(tmp_path, 40, f"plan.law={law.name}")
+        assert answer.choice.tokens < 18 * answer.choice.size.parameters
+        assert (said in "".join(best_lines(answer.law, answer.second, answer.choice, 0, True))) is expected
+
+
+def test_what_serving_leaves_is_planned_to_the_cent(tmp_path: Path) -> None:
+    """Six digits of it may be more than there is: the plan for so little was refused."""
+    for served in ("1B", "3B", "7B"):
+        answer = best(tmp_path, 123.45, f"plan.serve_tokens={served}", "plan.most_parameters=600M")
+        budget = compose(answer.words).config.budget.usd
+        assert budget is not None and 123.44 - answer.choice.serving_usd < budget <= 123.45 - answer.choice.serving_usd
+    assert compose(best(tmp_path, 12345.678, "plan.most_parameters=600M").words).config.budget.usd == 12345.678
+
+
+def test_a_model_without_a_text_is_planned_on_the_text_of_the_answer(tmp_path: Path) -> None:
+    request = PlanRequest(budget_usd=40, instance="p5.4xlarge", market="spot", region="us-west-2")
+    words = ["model=llama-3.2-1b", f"store.root={tmp_path}/store", "budget.usd=40"]
+    answer = best_plan(words, [], request, tmp_path / "plan.json")
+    assert (answer.text, answer.choice.distinct_tokens) == ("fineweb", 350e9)
+    asked = best_plan([*words, "data.target_tokens=1B"], [], request, tmp_path / "plan.json")
+    assert (asked.text, asked.choice.distinct_tokens) == ("fineweb", 1e9)
 
 
 def test_finished_runs_in_the_store_refit_the_law(tmp_path: Path) -> None:
@@ -89,6 +133,24 @@ def test_finished_runs_in_the_store_refit_the_law(tmp_path: Path) -> None:
     row = told.choice
     public = LossForecaster(OPEN_RUNS, 1.0, recipe_efficiency(row.config)).loss(row.size, row.tokens)
     assert row.forecast.loss > public + 0.05  # a run that reached only 8 says that this text is harder than C4
+
+
+def test_runs_that_continue_others_or_never_learned_do_not_count(tmp_path: Path) -> None:
+    composed = compose(["recipe=modern-124m", "data=c4", f"store.root={tmp_path}/store"])
+    store = open_store(composed.config.store)
+    settings = plain(composed.config)
+    tuned = {**settings, "model": {**settings["model"], "weights": "run:gpt2"}}
+    for name, loss, config in (("tuned", 2.0, tuned), ("broken", 11.0, settings), ("good", 8.0, settings)):
+        record = new_record(composed.config, name=name, data={}, tokenizer_id="gpt2", parameters=1, hardware={})
+        create_run(
+            store, replace(record, config=config, finished_at=record.started_at, step={"good": 50}.get(name, 100))
+        )
+        writer = MetricsWriter(store, name, claim_attempt(store, name, lambda: None))
+        writer.write(100, {"val/loss": loss})
+        writer.lines.flush()
+    assert [run.name for run in own_runs(composed)] == ["good"]
+    (run,) = own_runs(composed, distinct=1e6)
+    assert 1e6 < run.tokens < 50 * composed.config.trainer.batch_tokens  # the plan knows how much text there is
 
 
 def test_a_run_whose_settings_cannot_be_read_is_left_out_of_the_law_and_named(
@@ -124,6 +186,18 @@ def test_a_budget_that_buys_nothing_says_so(tmp_path: Path) -> None:
         best(tmp_path, 40, "plan.data_tokens=1K")
     with pytest.raises(SkytrainError, match="not a law"):
         best(tmp_path, 40, "plan.law=mine")
+
+
+def test_nodes_that_no_batch_can_use_are_named_with_what_would_help(tmp_path: Path) -> None:
+    words = ["recipe=modern-124m", "data=c4", f"store.root={tmp_path}/store", "budget.usd=1000"]
+    request = PlanRequest(budget_usd=1000, instance="p5.48xlarge", nodes=10000)
+    with pytest.raises(SkytrainError, match=r"sequences cannot be split over 80000 GPUs\n  try another .* or --nodes"):
+        best_plan(words, [], request, tmp_path / "plan.json")
+    composed, open_mesh = compose_plan(words, [], None)
+    refusal = plan_run(composed, open_mesh, request, Trials(0, 1), tmp_path / "plan.json").refusal
+    assert "cannot be split over 80000 GPUs\n  try fewer nodes (--nodes), or a larger trainer.batch_tokens" in str(
+        refusal
+    )
 
 
 def test_more_money_is_never_worse_before_a_deadline(tmp_path: Path) -> None:

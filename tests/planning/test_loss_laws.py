@@ -17,7 +17,7 @@ from skytrain.planning import (
     model_sizes,
     useful_tokens,
 )
-from skytrain.planning.loss_laws import OPEN_RUNS
+from skytrain.planning.loss_laws import OPEN_RUNS, useful_parameters
 
 
 def sizes() -> list[DecoderConfig]:
@@ -70,6 +70,27 @@ def test_repeated_text_is_worth_less_and_never_harms() -> None:
     assert useful_tokens(1e12, 1e9) < 17e9
     assert all(later >= earlier for earlier, later in pairwise(worth))
     assert useful_tokens(5e9, None) == 5e9
+
+
+def test_parameters_that_a_small_text_cannot_use_count_less() -> None:
+    """Muennighoff et al. 2023, equation 6: a model 6.3 times as large as the text's is worth 4.4 of those, never over 6.3."""
+    assert useful_parameters(3e8, 3e8) == 3e8 and useful_parameters(1e8, 3e8) == 1e8
+    assert 4.35 < useful_parameters(6.31, 1.0) < 4.37
+    worth = useful_parameters(np.linspace(1e6, 1e10, 200), 3e6)
+    assert all(later >= earlier for earlier, later in pairwise(worth)) and worth[-1] < 6.32 * 3e6
+    small, large = decoder_size(sizes()[2]), decoder_size(sizes()[-1])
+    little = LossForecaster(OPEN_RUNS, 1.0, 1.0, distinct=1e7)
+    assert little.loss(large, 1e10) > little.loss(small, 1e10) - 0.01  # a thousand times the parameters buy nothing
+    plenty = LossForecaster(OPEN_RUNS, 1.0, 1.0, distinct=1e15)
+    assert plenty.loss(large, 1e10) == LossForecaster(OPEN_RUNS, 1.0, 1.0).loss(large, 1e10)
+
+
+def test_a_run_that_reads_nothing_twice_does_not_say_how_much_text_there_is() -> None:
+    words = ["recipe=modern-1b", "data=c4", "trainer.steps=500"]
+    endless = expected_loss(compose(words).config)
+    assert endless == expected_loss(compose([*words, "data.target_tokens=2B"]).config)
+    repeated = expected_loss(compose([*words, "data.target_tokens=20M"]).config)
+    assert endless and repeated and repeated.loss > endless.loss
 
 
 def test_only_the_best_trial_of_a_size_and_length_counts() -> None:

@@ -293,13 +293,18 @@ def _print_plan(config: Config, planned: Planned, request: PlanRequest, shown: S
 
 
 def _plan_best(settings: list[str], config_dirs: list[Path], request: PlanRequest, out: Path, as_json: bool) -> None:
+    from ..config import SkytrainError
     from ..pipelines.best import best_as_json, best_plan
     from ..planning import load_catalog
     from ..report import best_lines, best_svg, best_table, png_of, prices_note
 
+    plot = out.with_suffix(".svg")
+    if out.suffix in (".svg", ".png"):
+        raise SkytrainError(
+            f"--out {out}: the plots are written beside the plan\n  try --out {out.with_suffix('.json')}"
+        )
     answer = best_plan(settings, config_dirs, request, out)
     choice = answer.choice
-    plot = out.with_suffix(".svg")
     svg = best_svg(answer.frontier, choice, answer.law, answer.second)
     plot.write_text(svg)
     plot.with_suffix(".png").write_bytes(png_of(svg))

@@ -93,6 +93,7 @@ class BestAnswer:
     words: list[str]  # settings of the choice
     planned: Planned
     unread: str | None  # why the store's runs are not known
+    largest: DecoderConfig  # that is tried
 
     @property
     def text_words(self) -> list[str]:
@@ -126,6 +127,8 @@ class BestAnswer:
             "power of two); the learning rate is the recipe's, moved along the batch-aware law: `skytrain tune` finds it.",
         ]
         lines.append(self._text_line)
+        if row.model == self.largest:
+            lines.append("It is the largest size that is tried: a larger one may be better.")
         if self.unread:
             lines.append(f"Your own runs were not read: {self.unread}")
         if row.serving_usd:
@@ -152,10 +155,7 @@ class BestAnswer:
         line = f"{has}: {row.epochs:.1f} epochs of them are worth {worth} new ones (Muennighoff et al. 2023)."
         if row.epochs <= MANY_EPOCHS:
             return line
-        return (
-            f"{line} So many epochs are extrapolation: the law does not know that a large model learns a small text by "
-            "heart. Find more text, or try a smaller model with plan.most_parameters=N."
-        )
+        return f"{line} So many epochs are extrapolation, and the last of them change little: find more text, or spend less."
 
 
 def best_plan(words: Sequence[str], config_dirs: Sequence[Path], request: PlanRequest, out: Path) -> BestAnswer:
@@ -196,6 +196,7 @@ def best_plan(words: Sequence[str], config_dirs: Sequence[Path], request: PlanRe
         words=chosen_words,
         planned=planned,
         unread=search.unread,
+        largest=search.largest,
     )
 
 
@@ -285,9 +286,9 @@ def best_as_json(answer: BestAnswer) -> str:
 def _candidates(words: Sequence[str], config_dirs: Sequence[Path]) -> Iterator[Composed]:
     """Yield the user's configuration, or one for each recipe where neither a recipe nor a model is named."""
     named = any(word.startswith(("recipe=", "model=", "model.")) for word in words)
-    text = [] if any(word.startswith(("data=", "data.")) for word in words) else list(TEXT)
+    has_text = any(word.startswith(("recipe=", "data=")) for word in words)
     for recipe in [None] if named else RECIPES:
-        given = [*([f"recipe={recipe}"] if recipe else []), *([] if named else text), *words]
+        given = [*([f"recipe={recipe}"] if recipe else []), *([] if has_text else TEXT), *words]
         composed, _ = compose_plan(given, config_dirs, None)
         if not has_layers(composed.config.model):
             raise ConfigError(
@@ -324,15 +325,16 @@ class _Search:
         self.factor = text.factor if text else None
         # A recipe stops reading where its own run ends; what the user stops at is all the text that there is.
         asked = config.data.target_tokens if "data.target_tokens" in composed.given else None
-        self.distinct = config.plan.data_tokens or asked or (text.tokens if text else None)
+        limits = (config.plan.data_tokens or (text.tokens if text else None), asked)
+        self.distinct = min((float(one) for one in limits if one), default=None)
         self.unread: str | None = None  # why the store's runs are not known
         try:
-            self.runs = own_runs(composed) if reads_store else ()
+            self.runs = own_runs(composed, self.distinct) if reads_store else ()
         except StoreError as error:
             self.runs, self.unread = (), str(error).splitlines()[0]
         efficiency = recipe_efficiency(config)
-        self.forecaster = LossForecaster(self.law, self.factor, efficiency, self.runs)
-        self.other = LossForecaster(self.second, self.factor, efficiency, self.runs)
+        self.forecaster = LossForecaster(self.law, self.factor, efficiency, runs=self.runs, distinct=self.distinct)
+        self.other = LossForecaster(self.second, self.factor, efficiency, runs=self.runs, distinct=self.distinct)
         self.cheapest = min(
             one.usd_per_effective_exaflop
             for market in MARKETS
@@ -388,18 +390,17 @@ class _Search:
     def _possible(self, budget: float) -> Iterator[tuple[float, float, DecoderConfig]]:
         """Yield each size that may be bought, smallest first, behind the tokens that it cannot exceed and their loss."""
         for model in self._sizes(budget):
-            usd = budget - self._serving_usd(model)
+            usd = self._training_usd(model, budget)
             offering = self._offering(self._sized(model, self._rough_batch(model, usd)), model)
             most = max((one[0] for one in at_most(offering, usd, self.deadline)), default=0.0)
             if most > 0:
-                yield self.forecaster.loss(decoder_size(model), useful_tokens(most, self.distinct)), most, model
+                yield self.forecaster.loss(decoder_size(model), most), most, model
 
     def _row(self, model: DecoderConfig, budget: float) -> BestRow | None:
         """Return the best of one size; None if the budget does not buy it."""
         if (model, budget) not in self._rows:
-            serving = self._serving_usd(model)
-            bought = self._buy(model, budget - serving)
-            self._rows[model, budget] = None if bought is None else self._row_of(*bought, budget, serving)
+            bought = self._buy(model, self._training_usd(model, budget))
+            self._rows[model, budget] = None if bought is None else self._row_of(*bought, budget)
         return self._rows[model, budget]
 
     def _buy(self, model: DecoderConfig, usd: float) -> tuple[Config, Purchase] | None:
@@ -422,10 +423,10 @@ class _Search:
     def _rough_batch(self, model: DecoderConfig, usd: float) -> int:
         return batch_for(rough_tokens(model, self.composed.config.trainer.sequence_length, usd, self.cheapest))
 
-    def _row_of(self, config: Config, purchase: Purchase, budget: float, serving_usd: float) -> BestRow:
+    def _row_of(self, config: Config, purchase: Purchase, budget: float) -> BestRow:
         assert isinstance(config.model, DecoderConfig)
         size = decoder_size(config.model)
-        tokens = useful_tokens(purchase.tokens, self.distinct)
+        useful = useful_tokens(purchase.tokens, self.distinct)
         return BestRow(
             budget_usd=budget,
             recipe=_recipe_of(self.composed),
@@ -433,10 +434,10 @@ class _Search:
             size=size,
             purchase=purchase,
             distinct_tokens=self.distinct,
-            forecast=self.forecaster.forecast(size, tokens),
-            other=self.other.forecast(size, tokens),
-            hellaswag=hellaswag(size, tokens * recipe_efficiency(config)),
-            serving_usd=serving_usd,
+            forecast=self.forecaster.forecast(size, purchase.tokens),
+            other=self.other.forecast(size, purchase.tokens),
+            hellaswag=hellaswag(size, useful * recipe_efficiency(config)),
+            serving_usd=self._serving_usd(config.model),
         )
 
     def words(self, row: BestRow) -> list[str]:
@@ -457,7 +458,7 @@ class _Search:
             f"trainer.batch_tokens={row.config.trainer.batch_tokens}",
             f"trainer.steps={steps}",
             f"optimizer.lr={self._rate(row):.2g}",
-            f"budget.usd={row.budget_usd - row.serving_usd:g}",
+            f"budget.usd={self._training_usd(model, row.budget_usd):.15g}",
         ]
         decided = (
             "model.name=",
@@ -499,7 +500,7 @@ class _Search:
         return [
             model
             for model in model_sizes(self.base)
-            if decoder_size(model).parameters <= most and budget > self._serving_usd(model)
+            if decoder_size(model).parameters <= most and self._training_usd(model, budget) > 0
         ]
 
     def _sized(self, model: DecoderConfig, batch_tokens: int) -> Config:
@@ -517,6 +518,10 @@ class _Search:
             workload = replace(workload, work=work_of(config, steps=1))
             self._offerings[key] = Offering(workload, self.catalog, self.request, self._sellers)
         return self._offerings[key]
+
+    @property
+    def largest(self) -> DecoderConfig:
+        return list(model_sizes(self.base))[-1]
 
     @property
     def smallest(self) -> DecoderConfig:
@@ -541,19 +546,27 @@ class _Search:
             "  try a larger budget.usd, a later --deadline, or without --instance, --region and --market"
         )
 
+    def _training_usd(self, model: DecoderConfig, budget: float) -> float:
+        """Return what serving leaves of the budget, in whole cents: a plan for it can say exactly so much."""
+        serving = self._serving_usd(model)
+        return math.floor(100 * (budget - serving)) / 100 if serving else budget
+
     def _serving_usd(self, model: DecoderConfig) -> float:
         return self.usd_per_served_flop * served_flops(decoder_size(model), self.composed.config.plan.serve_tokens)
 
 
-def own_runs(composed: Composed) -> tuple[OwnRun, ...]:
-    """Return the finished runs and trials in the store on the same text, with the same tokenizer and optimizer."""
+def own_runs(composed: Composed, distinct: float | None = None) -> tuple[OwnRun, ...]:
+    """Return the finished runs and trials in the store on the same text, with the same tokenizer and optimizer.
+
+    Those that started from other weights, or ended no better than a guess among all tokens, say nothing about a law.
+    """
     config = composed.config
     try:
         store = open_store(config.store)
         records = [record for record in list_runs(store) if _is_like(record, composed)]
     except NoRuns:
         return ()
-    runs = [_own_run(store, record) for record in records]
+    runs = [_own_run(store, record, distinct) for record in records]
     return lowest_of_each([run for run in runs if run is not None])
 
 
@@ -566,6 +579,7 @@ def _is_like(record: RunRecord, composed: Composed) -> bool:
             then["tokenizer"].get("name") == plain(config.tokenizer).get("name"),
             then["optimizer"]["name"] == config.optimizer.name,
             then["model"].get("family") == getattr(config.model, "family", None),
+            then["model"].get("weights") is None,
             record.finished_at is not None,
             record.parent is None and not record.merged_from,
         )
@@ -574,14 +588,18 @@ def _is_like(record: RunRecord, composed: Composed) -> bool:
     return all(same)
 
 
-def _own_run(store: Store, record: RunRecord) -> OwnRun | None:
+def _own_run(store: Store, record: RunRecord, distinct: float | None) -> OwnRun | None:
     loss = last_metrics(store, record.name).get("val/loss")
     if not isinstance(loss, float | int) or not math.isfinite(loss) or not record.step:
         return None
     try:
-        size = decoder_size(build(DecoderConfig, record.config["model"]))
+        model = build(DecoderConfig, record.config["model"])
+        if loss >= math.log(model.vocab_size):
+            return None
+        size = decoder_size(model)
         tokens = float(recorded_batches(record.config["trainer"]).before(record.step))
-        useful = useful_tokens(tokens, record.config["data"].get("target_tokens"))
+        limits = (record.config["data"].get("target_tokens"), distinct)
+        useful = useful_tokens(tokens, min((float(one) for one in limits if one), default=None))
     except (AttributeError, KeyError, TypeError, ArithmeticError, ConfigError) as error:
         _leave_out(record, error)
         return None

@@ -10,7 +10,7 @@ from typing import Any
 from ..config import Config, SkytrainError, format_seconds
 from .costs import BOOT_SECONDS
 from .offers import LONGEST_HOURS, Offer, PlanRequest, estimate_offer, place
-from .search import SCHEDULES, Placement
+from .search import SCHEDULES, TOO_MANY, Placement
 from .workload import Workload
 
 MOST_NODES = 4096  # more of one machine than this nobody rents
@@ -107,8 +107,11 @@ def refuse(offers: Sequence[Offer], request: PlanRequest) -> SkytrainError:
             return SkytrainError("the catalogue has no such instance")
         least = min(offers, key=_distance_from_fitting)
         more = "more nodes (--nodes), " if request.nodes is not None else ""  # otherwise many were tried
+        hint = f"{more}a larger instance, another mesh, or a smaller model"
+        if TOO_MANY in (least.problem or ""):
+            hint = "fewer nodes (--nodes), or a larger trainer.batch_tokens"
         return SkytrainError(
-            f"the model does not fit any offer: on {least.nodes} x {least.instance.type}: {least.problem}\n  try {more}a larger instance, another mesh, or a smaller model"
+            f"the model does not fit any offer: on {least.nodes} x {least.instance.type}: {least.problem}\n  try {hint}"
         )
     if not priced:
         return SkytrainError(

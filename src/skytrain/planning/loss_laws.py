@@ -26,8 +26,10 @@ REFERENCE_PARAMETERS = 1e8
 REFERENCE_TOKENS = 1e9
 Z80 = 1.2816  # of a normal distribution: 80% lie within this many deviations
 
-# Repeated data (Muennighoff et al. 2023, arXiv 2305.16264): each repetition is worth less, by this constant.
+# Repeated data (Muennighoff et al. 2023, arXiv 2305.16264, appendix A): each repetition is worth less by the first constant,
+# parameters beyond those that suit the text by the second.
 REPETITION_CONSTANT = 15.39
+EXCESS_CONSTANT = 5.31
 
 # Prior deviations: ln of a text's factor where the text is known and where it is not, ln of a recipe's efficiency,
 # and of a law's E, ln A, alpha, ln B, beta. The last five are about what two laws fitted on different runs differ by.
@@ -52,6 +54,8 @@ class LossLaw:
     beta: float
     c4_factor: float  # of its losses, to be those of C4 with a GPT-2-like tokenizer (benchmarks/planning/losses.log)
     blocks_only: bool = False  # N without embeddings and head; otherwise it counts all parameters
+    sizes: tuple[float, float] = (7e7, 1.6e10)  # of the models it was fitted on, as it counts them: Hoffmann's
+    fewest_tokens: float = 0.0  # for each parameter, in the runs it was fitted on
 
     def loss(self, parameters: float, tokens: float) -> float:
         """Return nats per token on the text of the fit."""
@@ -60,6 +64,10 @@ class LossLaw:
     def optimal_tokens(self, parameters: float) -> float:
         """Return the tokens for which this model size is compute-optimal: alpha·A/N^alpha = beta·B/D^beta."""
         return (self.beta * self.b * parameters**self.alpha / (self.alpha * self.a)) ** (1 / self.beta)
+
+    def optimal_parameters(self, tokens: float) -> float:
+        """Return the model size for which so many tokens are compute-optimal."""
+        return (self.alpha * self.a * tokens**self.beta / (self.beta * self.b)) ** (1 / self.alpha)
 
     def counted(self, size: DecoderSize) -> float:
         """Return what this law counts of a model's parameters."""
@@ -114,6 +122,8 @@ OPEN_RUNS = LossLaw(
     beta=0.3369,
     c4_factor=0.996,
     blocks_only=True,
+    sizes=(5e7, 7e9),
+    fewest_tokens=18,
 )
 LAWS = {law.name: law for law in (OPEN_RUNS, BESIROGLU, HOFFMANN)}
 
@@ -149,6 +159,13 @@ def useful_tokens(tokens: float, distinct: float | None) -> float:
     return distinct * (1 + REPETITION_CONSTANT * (1 - math.exp(-repeated / REPETITION_CONSTANT)))
 
 
+def useful_parameters(parameters: Any, suitable: float) -> Any:
+    """Return how many parameters a model is worth on a text for which `suitable` are the most that are well used."""
+    excess = np.maximum(0.0, np.asarray(parameters) / suitable - 1)
+    used = suitable * (1 + EXCESS_CONSTANT * (1 - np.exp(-excess / EXCESS_CONSTANT)))
+    return np.where(excess > 0, used, parameters)
+
+
 @dataclass(frozen=True)
 class TextFacts:
     """What public runs say about a text; None where none is known."""
@@ -180,7 +197,7 @@ class OwnRun:
     name: str
     parameters: float
     block_parameters: float
-    tokens: float
+    tokens: float  # of fresh text that those it read are worth
     loss: float
 
 
@@ -201,14 +218,15 @@ class LossForecaster:
     factor: float | None  # of the text, relative to C4; None: unknown
     efficiency: float  # of the recipe: tokens of the law's runs that one of its tokens is worth
     runs: tuple[OwnRun, ...] = ()
+    distinct: float | None = None  # tokens of the text; None: more than any run reads
 
     def forecast(self, size: DecoderSize, tokens: float) -> Forecast:
-        """Return the loss after `tokens` useful tokens."""
-        parameters = self.law.counted(size)
+        """Return the loss after reading `tokens` of the text."""
+        useful = useful_tokens(tokens, self.distinct)
         state, covariance, scatter = self._posterior
 
         def value(point: Any) -> Any:
-            return np.array([float(self._loss(point, parameters, tokens))])
+            return np.array([float(self._loss(point, self.law.counted(size), useful))])
 
         gradient = jacobian(value, state)[0]
         deviation = math.sqrt(float(gradient @ covariance @ gradient) + scatter * MISFIT_NATS**2)
@@ -217,9 +235,12 @@ class LossForecaster:
 
     def loss(self, size: DecoderSize, tokens: float) -> float:
         """Return the expected loss only, which is cheap."""
-        return float(self._loss(self._posterior[0], self.law.counted(size), tokens))
+        return float(self._loss(self._posterior[0], self.law.counted(size), useful_tokens(tokens, self.distinct)))
 
     def _loss(self, state: Any, parameters: Any, tokens: Any) -> Any:
+        if self.distinct is not None:
+            suitable = self.law.optimal_parameters(self.efficiency * self.distinct)
+            parameters = useful_parameters(parameters, suitable)
         return np.exp(state[0]) * law_value(state[2:], parameters, np.asarray(tokens) * np.exp(state[1]))
 
     @cached_property

@@ -50,6 +50,9 @@ class Placement:
         return tokens_per_step(self.job, self.mesh) / self.prediction.seconds
 
 
+TOO_MANY = "cannot be split over"  # in the reason of a NoPlacement that more machines make worse
+
+
 @dataclass(frozen=True)
 class NoPlacement:
     """The result of a search in which no layout fits: the least memory that one needs, and the memory available."""
@@ -170,7 +173,7 @@ class _Search:
             first = reasons[min(reasons)] if reasons else None
             return NoPlacement(first or f"needs {format_bytes(least)} per GPU, of {format_bytes(limit)}")
         sequences = self.batch_tokens // self.job.sequence_length
-        return NoPlacement(f"a batch of {sequences} sequences cannot be split over {self.machines.gpus} GPUs")
+        return NoPlacement(f"a batch of {sequences} sequences {TOO_MANY} {self.machines.gpus} GPUs")
 
     @property
     def _by_arithmetic(self) -> bool:

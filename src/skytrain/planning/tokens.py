@@ -94,7 +94,7 @@ def most_tokens(
     """Return the offers on which the budget buys most, best first. Raises SkytrainError if it buys no step at all."""
     bought = _buy(config, offers, budget_usd, deadline_hours, rows, [])
     if not bought:
-        raise _buys_nothing(config, _priced(offers), budget_usd, deadline_hours)
+        raise _buys_nothing(config, offers, budget_usd, deadline_hours)
     return bought
 
 
@@ -153,10 +153,14 @@ def _buy(
 
 
 def _buys_nothing(
-    config: Config, priced: Sequence[Offer], budget_usd: float, deadline_hours: float | None
+    config: Config, offers: Sequence[Offer], budget_usd: float, deadline_hours: float | None
 ) -> SkytrainError:
+    priced = _priced(offers)
     if not priced:
-        return SkytrainError("nothing that fits is sold that way\n  try another --region, --market or --instance")
+        why = next((f": on {offer.name}: {offer.problem}" for offer in offers if offer.problem), "")
+        return SkytrainError(
+            f"nothing that fits is sold that way{why}\n  try another --region, --market, --instance or --nodes"
+        )
     first_step = [(estimate_steps(config, offer, 1), offer) for offer in priced]
     in_time = [(one, offer) for one, offer in first_step if deadline_hours is None or one.hours_p90 <= deadline_hours]
     if deadline_hours is not None and not in_time:

@@ -268,19 +268,20 @@ def best_lines(law: LossLaw, second: LossLaw, choice: BestRow, runs: int, known_
         f"law: {law.name} ({law.date}), {law.source}; {own}; {level}",
         f"second law: {second.name} ({second.date}), {second.source}. plan.law=NAME decides by: {', '.join(LAWS)}",
     ]
-    if extrapolated := _extrapolated(choice):
+    if extrapolated := _extrapolated(law, choice):
         lines.append(f"extrapolation: {extrapolated}")
     return lines
 
 
-def _extrapolated(row: BestRow) -> str:
-    """Return in what a row is beyond the runs that the laws were fitted on."""
+def _extrapolated(law: LossLaw, row: BestRow) -> str:
+    """Return in what a row is beyond the runs that the law was fitted on."""
     beyond = []
-    if not 5e7 <= row.size.block_matrices <= 7e9:
-        beyond.append("the fit has models of 50M to 7B parameters")
-    if row.tokens < 18 * row.size.parameters:
+    least, most = law.sizes
+    if not least <= law.counted(row.size) <= most:
+        beyond.append(f"the fit has models of {format_count(least)} to {format_count(most)} parameters")
+    if row.tokens < law.fewest_tokens * row.size.parameters:
         beyond.append(
-            f"it has no run with fewer than 18 tokens a parameter, and this one has {row.tokens / row.size.parameters:.0f}"
+            f"it has no run with fewer than {law.fewest_tokens:g} tokens a parameter, and this one has {row.tokens / row.size.parameters:.0f}"
         )
     if row.epochs > 4:
         beyond.append(
