@@ -193,6 +193,8 @@ def test_a_sweep_is_launched_on_machines_of_its_own_that_share_it(
     assert typed(*words, "--plan", "plan.json") == 2 and "leave out --plan" in capsys.readouterr().err
     assert typed("tune", "recipe=quickstart", "cloud=ec2") == 2
     assert "tune.instance: is not set" in capsys.readouterr().err
+    assert typed(*words, "tune.parallel=2", "--dry-run") == 2
+    assert "need as many GPUs, and g5.xlarge has 1" in capsys.readouterr().err  # before it is rented
 
 
 def test_a_sweep_that_is_launched_again_rents_machines_for_what_is_left_only(

@@ -13,6 +13,7 @@ from skytrain.tuning import Ledger, Observation, SweepSetup, SweepStore, Trial, 
 from skytrain.tuning.conclusions import SweepMoney, conclusion_of, other_answers
 from skytrain.tuning.driver import begin_sweep, read_state, run_trial, search_of, take
 from skytrain.tuning.ledger import BudgetError
+from skytrain.tuning.strategies.base import size_rungs
 from skytrain.tuning.sweeps import Decision
 from tests.tuning.simulated import FailingStore, Killed, SimulatedRunner, Truth, make_problem
 
@@ -192,6 +193,15 @@ def test_what_was_expected_anyway_is_not_listed_as_a_strategys_own_answer(tmp_pa
     history = list(setup.sweep.history().values())
     names = {one.strategy for one in other_answers(search_of(setup, history))}
     assert {"grid", "ladder"} <= names and "model-scaling" not in names  # no trial of a smaller model was bought
+
+
+def test_the_best_rate_of_one_size_is_not_listed_as_a_projection_over_sizes(tmp_path):
+    problem = make_problem()
+    setup = setup_of(open_store(str(tmp_path)), SimulatedRunner(Truth(), problem, np.random.default_rng(0)))
+    small = size_rungs(problem)[0]
+    history = [Observation(Trial(small.name, rate), loss, small.usd) for rate, loss in ((1e-3, 3.1), (2e-3, 3.0))]
+    names = {one.strategy for one in other_answers(search_of(setup, history))}
+    assert "ladder" in names and "model-scaling" not in names
 
 
 def test_a_reserve_without_a_decision_is_taken_back_by_the_next_start(tmp_path):

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+from skytrain.config import ConfigError, compose
 from skytrain.storage import open_store
 from skytrain.tuning import HourlyPrice, Ledger, SweepSetup, SweepStore, Trial, TrialResult, TuneSession, find_strategy
 from skytrain.tuning.driver import begin_sweep, conclude, finish, limit_of, take
 from skytrain.tuning.hosts import SweepHost
 from skytrain.tuning.ledger import BudgetError
+from skytrain.tuning.slots import check_slots
 from skytrain.tuning.sweeps import Decision, SweepState
 from tests.tuning.simulated import FailingStore, Killed, SimulatedRunner, Truth, loss_of, make_problem
 
@@ -264,6 +266,15 @@ def test_of_processes_that_start_a_sweep_at_the_same_instant_one_runs_it_and_the
         found = list(pool.map(start, hosts))
     winners = [host.session for host, twin in zip(hosts, found, strict=True) if twin is None]
     assert len(winners) == 1 and [twin for twin in found if twin is not None] == 7 * winners
+
+
+def test_more_trials_at_the_same_time_than_cores_are_refused(monkeypatch):
+    """64 processes on two cores spent a whole budget on loading torch, and bought no trial."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    words = ["recipe=quickstart", "trainer.device=cpu"]
+    with pytest.raises(ConfigError, match=r"need as many cores, and this machine has 2\n  try tune.parallel=2"):
+        check_slots(compose([*words, "tune.parallel=3"]).config)
+    check_slots(compose([*words, "tune.parallel=2"]).config)
 
 
 def test_an_idle_slot_is_reserved_while_the_slowest_trial_runs():

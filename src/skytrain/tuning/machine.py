@@ -37,7 +37,7 @@ from .joint import JointFit
 from .ledger import FINAL, BudgetError, Entry, HourlyPrice, Ledger
 from .problem import Observation, Problem
 from .setting_up import check_range, sweep_name, sweep_price, sweep_spec
-from .slots import SlotTask, check_slots, crowding_note, measure_in_slot, run_slots, signals_interrupt
+from .slots import SlotTask, check_slots, measure_in_slot, run_slots, signals_interrupt
 from .strategies.registry import find_strategy
 from .sweep_plan import find_instance
 from .sweeps import Decision, SweepState, SweepStore
@@ -97,8 +97,6 @@ def tune_here(config: Config, reporter: Reporter, tools: SweepTools, since: floa
     host.start_seconds = _process_age() if since is None and instance is None else 0.0
     if instance is None and (over := _finished(config, sweep, host, price, reporter, tools)) is not None:
         return over
-    if (note := crowding_note(config)) is not None:
-        reporter.note(note)
     with Heartbeats(host), signals_interrupt():
         _check_alone(host, sweep.name)
         ledger = Ledger(sweep.store, sweep.folder, config.budget.usd or 0.0)

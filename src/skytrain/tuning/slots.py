@@ -46,23 +46,15 @@ class SlotPlace:
 
 
 def check_slots(config: Config) -> None:
-    """Raise ConfigError where the machine has fewer GPUs than trials that are to run at the same time."""
+    """Raise ConfigError where the machine has fewer GPUs, or cores, than trials that are to run at the same time."""
     gpus = count_gpus() if config.trainer.device != "cpu" else 0
-    if gpus and config.tune.parallel > gpus:
+    places, what = (gpus, "GPUs") if gpus else (os.cpu_count() or 1, "cores")
+    if config.tune.parallel > places:
         raise ConfigError(
-            "tune.parallel", f"{config.tune.parallel} trials at the same time need as many GPUs, not {gpus}"
+            "tune.parallel",
+            f"{config.tune.parallel} trials at the same time need as many {what}, and this machine has {places}",
+            hint=f"try tune.parallel={places}",
         )
-
-
-def crowding_note(config: Config) -> str | None:
-    """Return what happens where the cores are fewer than the trials that run at the same time."""
-    cores = os.cpu_count() or 1
-    if config.tune.parallel <= cores or (config.trainer.device != "cpu" and count_gpus()):
-        return None
-    return (
-        f"tune.parallel={config.tune.parallel} on {cores} cores: the trials share them, each is slower than the steps "
-        "that are measured alone, and one that takes twice its estimate is stopped"
-    )
 
 
 def run_slots(task: SlotTask, config: Config, session: TuneSession, watch: Callable[[], None]) -> None:

@@ -78,7 +78,8 @@ class Projection:
         if not points:
             return fallback(search, f"the budget does not buy a ladder of {self._axis}")
         if len(points) == 1:
-            return Answer(rate=problem.clip(points[0][1]), why=f"one rung only: its best rate for any {self._axis}")
+            why = f"one rung only: its best rate for any {self._axis}"
+            return Answer(rate=problem.clip(points[0][1]), why=why, own=False)  # nothing was projected
         fits = fit_all(points, float(getattr(problem.target, self._axis)))
         used = next(fit for fit in fits if fit.name == FIT)
         assert used.rate is not None, "a power law is positive everywhere"
