@@ -558,7 +558,8 @@ class _Search:
 def own_runs(composed: Composed, distinct: float | None = None) -> tuple[OwnRun, ...]:
     """Return the finished runs and trials in the store on the same text, with the same tokenizer and optimizer.
 
-    Those that started from other weights, or ended no better than a guess among all tokens, say nothing about a law.
+    Those that started from other weights, ended no better than a guess among all tokens, or are so small that the public
+    law gives them no better one, say nothing about how it continues.
     """
     config = composed.config
     try:
@@ -566,7 +567,8 @@ def own_runs(composed: Composed, distinct: float | None = None) -> tuple[OwnRun,
         records = [record for record in list_runs(store) if _is_like(record, composed)]
     except NoRuns:
         return ()
-    runs = [_own_run(store, record, distinct) for record in records]
+    law = LAWS[config.plan.law]
+    runs = [_own_run(store, record, law, distinct) for record in records]
     return lowest_of_each([run for run in runs if run is not None])
 
 
@@ -588,18 +590,18 @@ def _is_like(record: RunRecord, composed: Composed) -> bool:
     return all(same)
 
 
-def _own_run(store: Store, record: RunRecord, distinct: float | None) -> OwnRun | None:
+def _own_run(store: Store, record: RunRecord, law: LossLaw, distinct: float | None) -> OwnRun | None:
     loss = last_metrics(store, record.name).get("val/loss")
     if not isinstance(loss, float | int) or not math.isfinite(loss) or not record.step:
         return None
     try:
         model = build(DecoderConfig, record.config["model"])
-        if loss >= math.log(model.vocab_size):
-            return None
         size = decoder_size(model)
         tokens = float(recorded_batches(record.config["trainer"]).before(record.step))
         limits = (record.config["data"].get("target_tokens"), distinct)
         useful = useful_tokens(tokens, min((float(one) for one in limits if one), default=None))
+        if max(loss, law.loss(law.counted(size), useful)) >= math.log(model.vocab_size):
+            return None
     except (AttributeError, KeyError, TypeError, ArithmeticError, ConfigError) as error:
         _leave_out(record, error)
         return None

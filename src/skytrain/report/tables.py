@@ -262,7 +262,7 @@ def best_lines(law: LossLaw, second: LossLaw, choice: BestRow, runs: int, known_
     own = (
         f"refitted on {runs} of your own runs on this text"
         if runs
-        else "none of your own runs on this text is in the store"
+        else "no run of yours on this text that the law can use is in the store"
     )
     lines = [
         f"law: {law.name} ({law.date}), {law.source}; {own}; {level}",
