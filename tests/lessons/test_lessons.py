@@ -87,6 +87,7 @@ def test_a_cell_that_was_changed_in_one_of_them_is_found(notebooks: ModuleType, 
     assert not notebooks.is_current(script)
 
 
+@pytest.mark.usefixtures("default_signals")  # nbclient leaves SIGINT's usual handler
 def test_a_notebook_that_is_run_keeps_what_it_printed_and_nothing_of_the_machine(
     notebooks: ModuleType, tmp_path: Path
 ) -> None:
@@ -131,6 +132,7 @@ def test_the_right_answers_are_accepted_and_others_are_not(tools: ModuleType, ca
             assert capsys.readouterr().out.startswith(said), lesson
 
 
+@pytest.mark.usefixtures("default_signals")  # nbclient leaves SIGINT's usual handler
 def test_a_class_in_a_cell_of_a_notebook_has_a_source(notebooks: ModuleType, tmp_path: Path) -> None:
     shutil.copy(ROOT / "lessons" / "tools.py", tmp_path)
     script = tmp_path / "a.py"

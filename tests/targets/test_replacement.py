@@ -48,6 +48,9 @@ class MemoryStore:
     root: str = "memory:"
     meanwhile: Callable[[], None] = lambda: None  # what another process does during a request
 
+    def url(self, key: str) -> str:
+        return self.root + key
+
     def _request(self) -> None:
         if self.random.random() < self.failing:
             raise StoreUnreachable("ask", self.root, "out of reach")
