@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import sysconfig
-import venv
 from pathlib import Path
 
+from .environments import own_environment
+
+VERSION = "0.4.13"
 ROOT = Path(__file__).parents[2]
 
 
 def harness_python() -> Path:
-    """A Python with lm_eval and all that this one has. Made at the first call on this machine (a few minutes).
-
-    Packages are found through this environment, so nothing of it is installed again: least of all another torch.
-    """
-    # Not XDG_CACHE_HOME: tests have one of their own.
-    folder = Path.home() / ".cache/skytrain-tests/lm-eval-0.4.13"
-    python = folder / "bin/python"
-    if not (folder / "ready").exists():
-        venv.create(folder, with_pip=True, clear=True)
-        site = Path(
-            subprocess.check_output([python, "-c", "import site; print(site.getsitepackages()[0])"], text=True).strip()
-        )
-        (site / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        pip = [python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", "lm_eval==0.4.13"]
-        subprocess.run([*map(str, pip)], check=True)
-        assert not list(site.glob("torch*")), "another torch was installed"
-        (folder / "ready").touch()
-    return python
+    """Return a Python with lm_eval and all that this one has; its installation takes a few minutes."""
+    options = ["-c", str(ROOT / "constraints.txt")]
+    return own_environment(f"lm-eval-{VERSION}", [f"lm_eval=={VERSION}"], options=options, beside=True)
 
 
 def run_with_harness(script: Path, *arguments: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import venv
-from pathlib import Path
 from typing import Any
+
+from .environments import own_environment
 
 VERSION = "3.16.1"
 CHECK = """\
@@ -30,13 +30,7 @@ for config in json.load(sys.stdin):
 
 def load_in_parallelcluster(configs: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
     """Loads configurations with ParallelCluster's schema. Installed at the first call on this machine."""
-    folder = Path.home() / f".cache/skytrain-tests/parallelcluster-{VERSION}"
-    python = folder / "bin/python"
-    if not (folder / "ready").exists():
-        venv.create(folder, with_pip=True, clear=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", f"aws-parallelcluster=={VERSION}"]
-        subprocess.run(pip, check=True)
-        (folder / "ready").touch()
+    python = own_environment(f"parallelcluster-{VERSION}", [f"aws-parallelcluster=={VERSION}"])
     return subprocess.run(
         [str(python), "-c", CHECK],
         input=json.dumps(configs),
