@@ -31,24 +31,24 @@ NOT_NEEDED = {
 }
 
 
-def findings(config: pytest.Config, roles: dict[str, list[Any]]) -> list[tuple[str, ...]]:
-    python = python_tool(config, "policy-sentry", POLICY_SENTRY) / "python"
+def findings(roles: dict[str, list[Any]]) -> list[tuple[str, ...]]:
+    python = python_tool("policy-sentry", POLICY_SENTRY) / "python"
     done = subprocess.run([python, PROGRAM], input=json.dumps(roles), capture_output=True, text=True, check=True)
     found = [tuple(each) for each in json.loads(done.stdout)]
     return [each for each in found if (each[3], each[4]) not in NOT_NEEDED and each[3] not in NOT_NEEDED]
 
 
 def test_actions_resources_condition_keys_and_dependent_actions_are_those_of_awss_reference(
-    base: RenderedBase, full_base: RenderedBase, pytestconfig: pytest.Config
+    base: RenderedBase, full_base: RenderedBase
 ) -> None:
     for rendered in (base, full_base):
         policies = {role: rendered.policies(role) for role in ROLES}
-        assert findings(pytestconfig, {**policies, "boundary": [rendered.document("aws_iam_policy.machines")]}) == []
+        assert findings({**policies, "boundary": [rendered.document("aws_iam_policy.machines")]}) == []
 
 
-def test_the_reference_finds_what_was_wrong_before(pytestconfig: pytest.Config) -> None:
+def test_the_reference_finds_what_was_wrong_before() -> None:
     before = RenderedBase(json.loads((Path(__file__).parent / "policies-before.json").read_text()))
-    found = findings(pytestconfig, {role: before.policies(role) for role in ROLES})
+    found = findings({role: before.policies(role) for role in ROLES})
     # Clusters could not be started at all, and a training job could have its volume encrypted with any key.
     assert {(kind, action) for kind, _, _, action, _ in found} == {
         ("takes no resource", "elasticmapreduce:RunJobFlow"),
@@ -56,9 +56,7 @@ def test_the_reference_finds_what_was_wrong_before(pytestconfig: pytest.Config) 
     }
 
 
-def test_a_misspelt_action_a_foreign_resource_and_a_key_that_does_not_apply_are_found(
-    pytestconfig: pytest.Config,
-) -> None:
+def test_a_misspelt_action_a_foreign_resource_and_a_key_that_does_not_apply_are_found() -> None:
     bucket = "arn:aws:s3:::b/*"
     statements = [
         {"Action": "s3:GetObjekt", "Resource": bucket},
@@ -71,7 +69,7 @@ def test_a_misspelt_action_a_foreign_resource_and_a_key_that_does_not_apply_are_
         "Version": "2012-10-17",
         "Statement": [{"Sid": str(n), "Effect": "Allow", **each} for n, each in enumerate(statements)],
     }
-    found = {(sid, kind) for kind, _, sid, _, _ in findings(pytestconfig, {"role": [policy]})}
+    found = {(sid, kind) for kind, _, sid, _, _ in findings({"role": [policy]})}
     assert found == {
         ("0", "no such action"),
         ("1", "takes no resource"),
@@ -113,10 +111,8 @@ EXPLAINED = {
 }
 
 
-def test_every_risk_that_cloudsplaining_sees_is_explained(
-    full_base: RenderedBase, tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
-    program = python_tool(pytestconfig, "cloudsplaining", CLOUDSPLAINING) / "cloudsplaining"
+def test_every_risk_that_cloudsplaining_sees_is_explained(full_base: RenderedBase, tmp_path: Path) -> None:
+    program = python_tool("cloudsplaining", CLOUDSPLAINING) / "cloudsplaining"
     found: dict[str, set[str]] = {role: set() for role in ROLES}
     for role in ROLES:
         for number, policy in enumerate(full_base.policies(role)):

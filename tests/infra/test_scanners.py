@@ -36,8 +36,8 @@ EXPECTED = (
 )
 
 
-def test_checkov_finds_nothing_and_every_skip_says_why(pytestconfig: pytest.Config) -> None:
-    report = checkov(pytestconfig, "-d", str(BASE), "--framework", "terraform")
+def test_checkov_finds_nothing_and_every_skip_says_why() -> None:
+    report = checkov("-d", str(BASE), "--framework", "terraform")
     assert report["summary"]["passed"] >= 100
     reasons = {
         each["check_id"]: each["check_result"]["suppress_comment"] for each in report["results"]["skipped_checks"]
@@ -45,7 +45,7 @@ def test_checkov_finds_nothing_and_every_skip_says_why(pytestconfig: pytest.Conf
     assert reasons and all(len(reason) >= 20 for reason in reasons.values()), reasons
 
 
-def test_checkov_finds_nothing_in_the_plan_with_every_switch_on(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_checkov_finds_nothing_in_the_plan_with_every_switch_on(tmp_path: Path) -> None:
     """The plan has what `concat`, `merge` and conditions come to, which checkov cannot follow in the files."""
     switches = ("sagemaker", "emr", "cloudtrail", "flow_logs", "interface_endpoints")
     values = {"region": "us-east-2", "project": "demo", "owner": "ml-team", **dict.fromkeys(switches, True)}
@@ -55,12 +55,12 @@ def test_checkov_finds_nothing_in_the_plan_with_every_switch_on(tmp_path: Path, 
         terraform.run("plan", "-out=all.tfplan")
     (tmp_path / "plan.json").write_text(terraform.run("show", "-json", "all.tfplan").stdout)
     enriched = ("--repo-root-for-plan-enrichment", str(tmp_path))
-    report = checkov(pytestconfig, "-f", str(tmp_path / "plan.json"), *enriched)
+    report = checkov("-f", str(tmp_path / "plan.json"), *enriched)
     assert report["summary"]["passed"] >= 180
 
 
-def checkov(config: pytest.Config, *arguments: str) -> dict[str, Any]:
-    program = python_tool(config, "checkov", CHECKOV) / "checkov"
+def checkov(*arguments: str) -> dict[str, Any]:
+    program = python_tool("checkov", CHECKOV) / "checkov"
     command = [str(program), "--skip-download", "-o", "json", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=600)
     report: dict[str, Any] = json.loads(result.stdout)
@@ -156,8 +156,8 @@ def _named(resource: str) -> str:
     return resource[:-1] + "new" if resource.endswith("/*") else resource
 
 
-def test_parliament_finds_no_mistake_in_a_policy(terraform_test: TerraformTest, pytestconfig: pytest.Config) -> None:
-    programs = python_tool(pytestconfig, "parliament", *PARLIAMENT)
+def test_parliament_finds_no_mistake_in_a_policy(terraform_test: TerraformTest) -> None:
+    programs = python_tool("parliament", *PARLIAMENT)
     policies = {
         f"{name} {address}": values["policy"]
         for name, state in terraform_test.states.items()

@@ -28,7 +28,9 @@ def own_environment(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of two test runs at once, one waits for the other's installation
-        if not (folder / "ready").exists():
+        ready = folder / "ready"
+        wanted = "\n".join(packages)
+        if not ready.exists() or ready.read_text() != wanted:
             venv.create(folder, with_pip=True, clear=True)
             [site] = folder.glob("lib/python*/site-packages")
             if beside:
@@ -38,5 +40,5 @@ def own_environment(
             if unwanted:
                 subprocess.run([*pip, "uninstall", "--quiet", "--yes", *unwanted], check=True)
             assert not (beside and list(site.glob("torch*"))), "another torch was installed"
-            (folder / "ready").touch()
+            ready.write_text(wanted)
     return python

