@@ -4,7 +4,8 @@
 
 With --scan, then 200 random budgets of 50 random settings (recipes, texts, serving, limits, deadlines, regions, markets, machines),
 each once more with a cent added: the loss must not rise with the budget, and a cent must move it by less than 0.001. It does so
-by more where booting takes most of the money, since a cent is then a percent of what trains.
+by more where booting takes most of the money, since a cent is then a percent of what trains. Of every second setting, a pair of
+budgets with different answers (size, batch or machines) is halved until a cent lies between them: where a jump would be.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -77,39 +79,71 @@ def scan(count: int) -> None:
     budgets = bought = 0
     rise = 0.0
     cents: list[tuple[float, float]] = []
+    changes: list[tuple[float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(count):
+        for number in range(count):
             words, limits = settings(random)
+            words.append(f"store.root={folder}")
             low = math.log(random.choice((1, 5, 20, 100)))
             high = low + random.choice((0.05, 0.5, 3, 7))
             before = math.inf
+            found: list[tuple[int, Any]] = []
             for usd in sorted(round(math.exp(random.uniform(low, high)), 2) for _ in range(4)):
-                here, more = (best_loss([*words, f"store.root={folder}"], one, limits) for one in (usd, usd + 0.01))
+                here, more = (best_row(words, round(100 * usd) + one, limits) for one in (0, 1))
                 budgets += 1
-                if math.isfinite(here):
+                if here is not None and more is not None:
                     bought += 1
-                    rise = max(rise, here - before)
-                    cents.append((usd, abs(more - here)))
-                rise = max(rise, 0.0 if more == here else more - here)
-                before = min(before, here)
+                    found.append((round(100 * usd), here))
+                    rise = max(rise, here.forecast.loss - before, more.forecast.loss - here.forecast.loss)
+                    cents.append((usd, here.forecast.loss - more.forecast.loss))
+                    before = min(before, here.forecast.loss)
+            if number % 2 == 0 and (change := change_between(words, limits, found)) is not None:
+                changes.append(change)
+                rise = max(rise, -change[1])
     print(
         f"{budgets} budgets from $1 to $100,000 of {count} random settings, {bought} of which buy something: the loss rises "
         f"by at most {rise:.6f}"
     )
     for least, most in ((0, 3), (3, 10), (10, math.inf)):
-        found = [moved for usd, moved in cents if least <= usd < most]
-        print(
-            f"${least} to ${most}: {len(found)} budgets; a cent moves the loss by at most {max(found):.6f}, median {statistics.median(found):.6f}"
-        )
+        for name, moves in (("budgets", cents), ("budgets where the answer changes", changes)):
+            moved = [abs(one) for usd, one in moves if least <= usd < most]
+            if moved:
+                print(
+                    f"${least} to ${most}: {len(moved)} {name}; a cent moves the loss by at most {max(moved):.6f}, "
+                    f"median {statistics.median(moved):.6f}"
+                )
 
 
-def best_loss(words: list[str], usd: float, limits: dict[str, Any]) -> float:
-    """Return the lowest expected loss; infinity where nothing can be bought."""
+def change_between(
+    words: list[str], limits: dict[str, Any], found: list[tuple[int, Any]]
+) -> tuple[float, float] | None:
+    """Return dollars at which another cent changes the answer, and by how much it lowers the loss."""
+    for (less, one), (more, other) in pairwise(found):
+        if answer(one) == answer(other):
+            continue
+        while more - less > 1:
+            middle = (less + more) // 2
+            row = best_row(words, middle, limits)
+            if row is None:
+                break
+            less, one, more, other = (
+                (middle, row, more, other) if answer(row) == answer(one) else (less, one, middle, row)
+            )
+        return less / 100, one.forecast.loss - other.forecast.loss
+    return None
+
+
+def answer(row: Any) -> tuple[Any, ...]:
+    """Return what of an answer can only change at once."""
+    return row.model.name, row.config.trainer.batch_tokens, row.purchase.offer.name
+
+
+def best_row(words: list[str], cents: int, limits: dict[str, Any]) -> Any:
+    """Return the lowest expected loss; None where nothing can be bought."""
     try:
-        row, _ = _best_now(words, [], PlanRequest(budget_usd=usd, **limits))
+        return _best_now(words, [], PlanRequest(budget_usd=cents / 100, **limits))[0]
     except SkytrainError:
-        return math.inf
-    return row.forecast.loss
+        return None
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from skytrain.planning import best_batch
 from skytrain.planning.loss_laws import BESIROGLU, HOFFMANN, LossLaw, law_value, least_squares
 
 HERE = Path(__file__).parent
@@ -148,6 +149,44 @@ def muon_efficiency(law: LossLaw) -> list[str]:
     return [*lines, f"- geometric mean {middle:.2f}, ln deviation {np.std(np.log(found)):.2f}"]
 
 
+def batch_misfit(law: LossLaw, path: Path) -> list[str]:
+    """What a token is worth in steps of another batch than Step Law's, with the lowest loss of all rates at each batch.
+
+    One number for all sizes and lengths: ln(worth) = -k ln(batch / best)^2, within a factor of three of the best.
+    """
+    best: dict[tuple[float, float], dict[float, float]] = {}
+    for row in rows(path):
+        cell = best.setdefault((float(row["n"]), float(row["tokens"])), {})
+        batch = float(row["batch_tokens"])
+        cell[batch] = min(cell.get(batch, math.inf), float(row["loss"]))
+    factor, _ = missed(law, best_of_cells(path, "step-law"))
+    found: list[tuple[int, float, float, float]] = []
+    for number, ((_, tokens), cell) in enumerate(sorted(best.items())):
+        slope = factor * law.beta * law.b / tokens**law.beta  # nats for each e-fold of tokens
+        found += [(number, slope, math.log(batch / best_batch(tokens)), loss) for batch, loss in sorted(cell.items())]
+
+    def fitted(factor_most: float, kept: list[tuple[int, float, float, float]]) -> tuple[float, float]:
+        near = [one for one in kept if abs(one[2]) <= math.log(factor_most)]
+        cells = sorted({one[0] for one in near})
+        known = np.zeros((len(near), len(cells) + 1))
+        for place, (number, slope, distance, _) in enumerate(near):
+            known[place, cells.index(number)] = 1.0
+            known[place, -1] = slope * distance**2
+        losses = np.array([one[3] for one in near])
+        state = np.linalg.lstsq(known, losses, rcond=None)[0]
+        return float(state[-1]), float(np.sqrt(np.mean((known @ state - losses) ** 2)))
+
+    lines = []
+    for most in (3.0, 16.0):
+        k, rms = fitted(most, found)
+        lines.append(f"- batches within a factor of {most:g}: k {k:.3f}, root mean square error {rms:.4f} nats")
+    each = [fitted(3.0, [one for one in found if one[0] == number])[0] for number in range(len(best))]
+    return [
+        *lines,
+        f"- of each size and length alone (within 3): {min(each):.2f} to {max(each):.2f}, mean {np.mean(each):.2f}",
+    ]
+
+
 def hellaswag(law: LossLaw, runs: list[Run]) -> tuple[Any, float, float, tuple[float, float]]:
     """accuracy = 0.25 + 0.75 / (1 + exp((L - middle) / width)) over the law's loss with factor 1."""
     have = [
@@ -218,6 +257,11 @@ def report() -> str:
         "",
         "Tokens of AdamW that one of Muon's is worth (Marin; both at their best rate):",
         *muon_efficiency(law),
+    ]
+    lines += [
+        "",
+        "What a token is worth in another batch than 0.58 D^0.571 (Step Law, dense): exp(-k ln(batch / best)^2), with the best rate of each batch:",
+        *batch_misfit(law, TABLES / "steplaw_dense.csv"),
     ]
     found, inside, outside, span = hellaswag(law, public)
     lines += [

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from skytrain.config import SkytrainError, compose, format_count
-from skytrain.pipelines.best import BestAnswer, best_as_json, best_plan, own_runs, rest_of_budget
+from skytrain.pipelines.best import BestAnswer, _best_now, best_as_json, best_plan, own_runs, rest_of_budget
 from skytrain.planning import (
     BESIROGLU,
+    BestRow,
     LossForecaster,
     PlanRequest,
-    batch_for,
+    best_batch,
     decoder_size,
     read_plan,
     recipe_efficiency,
@@ -48,6 +49,31 @@ def test_more_money_is_never_worse_and_a_cent_hardly_matters(tmp_path: Path) -> 
     assert losses == sorted(losses, reverse=True)
     cent = best(tmp_path, 40.01).choice.forecast.loss
     assert 0 <= answer.choice.forecast.loss - cent < 0.001
+
+
+def test_a_cent_hardly_matters_where_the_batch_doubles(tmp_path: Path) -> None:
+    """Machines that exchange gradients over a network take much less time for each token of a larger step."""
+    words = ["recipe=modern-350m", "data=fineweb", f"store.root={tmp_path}/store"]
+    request = PlanRequest(instance="p5.4xlarge", market="spot", region="us-west-2", nodes=2)
+
+    def row(cents: int) -> BestRow:
+        return _best_now(words, [], replace(request, budget_usd=cents / 100))[0]
+
+    less, more = 8000, 30000
+    batch = row(less).config.trainer.batch_tokens
+    assert row(more).config.trainer.batch_tokens > batch
+    while more - less > 1:
+        middle = (less + more) // 2
+        less, more = (middle, more) if row(middle).config.trainer.batch_tokens == batch else (less, middle)
+    assert 0 <= row(less).forecast.loss - row(more).forecast.loss < 0.0001
+
+
+def test_typed_settings_that_the_answer_replaces_are_named(tmp_path: Path) -> None:
+    answer = best(tmp_path, 40, "trainer.batch_tokens=1048576", "trainer.steps=10", "trainer.precision=bf16-true")
+    line = "--best chooses these itself, whatever is typed: trainer.batch_tokens=1048576, trainer.steps=10."
+    assert line in answer.reasons
+    assert compose(answer.words).config.trainer.precision == "bf16-true"
+    assert not any("whatever is typed" in line for line in best(tmp_path, 40).reasons)
 
 
 def test_a_row_of_the_frontier_is_the_answer_for_its_budget(tmp_path: Path) -> None:
@@ -222,7 +248,7 @@ def test_a_short_deadline_leaves_tokens_for_a_small_model_and_a_small_batch(tmp_
     )
     assert more.forecast.loss <= less.forecast.loss
     assert more.size.parameters < 2e9
-    assert more.config.trainer.batch_tokens <= batch_for(more.tokens)
+    assert more.config.trainer.batch_tokens <= 2 * best_batch(more.tokens)
 
 
 def test_a_store_that_cannot_be_read_is_said_and_the_public_law_decides(tmp_path: Path) -> None:

@@ -3,12 +3,14 @@
 from itertools import pairwise
 
 import numpy as np
+import pytest
 
 from skytrain.config import DecoderConfig, compose
 from skytrain.planning import (
     BESIROGLU,
     LossForecaster,
     OwnRun,
+    best_batch,
     decoder_size,
     expected_loss,
     expected_loss_text,
@@ -91,6 +93,20 @@ def test_a_run_that_reads_nothing_twice_does_not_say_how_much_text_there_is() ->
     assert endless == expected_loss(compose([*words, "data.target_tokens=2B"]).config)
     repeated = expected_loss(compose([*words, "data.target_tokens=20M"]).config)
     assert endless and repeated and repeated.loss > endless.loss
+
+
+def test_a_batch_that_does_not_suit_the_tokens_costs_some_of_them() -> None:
+    """Step Law's runs lose 5 to 15% of their tokens by half or twice the best batch (benchmarks/planning/losses.log)."""
+    size = decoder_size(sizes()[4])
+    law = LossForecaster(OPEN_RUNS, 1.0, 1.0)
+    suited = round(best_batch(1e10))
+    assert law.loss(size, 1e10, suited) == pytest.approx(law.loss(size, 1e10), abs=1e-6)
+    for batch in (suited // 2, 2 * suited):
+        assert law.loss(size, 0.95e10) < law.loss(size, 1e10, batch) < law.loss(size, 0.9e10)
+    # More tokens are never worse, even where all of them repeat and the batch is as large as batches get.
+    little = LossForecaster(OPEN_RUNS, 1.0, 1.0, distinct=1e8)
+    losses = [little.loss(size, tokens, 2**16) for tokens in np.geomspace(1e8, 1e13, 40)]
+    assert losses == sorted(losses, reverse=True)
 
 
 def test_only_the_best_trial_of_a_size_and_length_counts() -> None:

@@ -40,7 +40,8 @@ from ..planning import (
     PlanRequest,
     Purchase,
     at_most,
-    batch_for,
+    batches,
+    best_batch,
     best_purchase,
     decoder_size,
     expected_loss,
@@ -74,6 +75,9 @@ NEAR = (1 / 3, 2.5)  # of the chosen size: what is shown beside it
 MACHINES = 6  # cheapest per effective FLOP in each market: what is tried, unless the request names one
 HARDLY = 0.5  # of the tokens that are possible
 MANY_EPOCHS = 16.0  # about as many as repetitions after which their worth has fallen to a third
+# Settings that the answer decides, whatever is typed.
+SHAPE = ("model.layers=", "model.width=", "model.heads=", "model.kv_heads=", "model.mlp_width=")
+TRAINING = ("trainer.batch_tokens=", "trainer.steps=", "trainer.tokens=", "optimizer.lr=")
 MOST_MOVED = 4.0  # a recipe's rate is moved by at most this factor: the law was fitted on 200M to 1B parameters
 
 
@@ -92,6 +96,7 @@ class BestAnswer:
     other_choice: BestRow  # what the second law would choose
     words: list[str]  # settings of the choice
     planned: Planned
+    replaced: list[str]  # settings that were typed, and that the choice has otherwise
     unread: str | None  # why the store's runs are not known
     largest: DecoderConfig  # that is tried
 
@@ -114,6 +119,7 @@ class BestAnswer:
                     f"the next {word} one ({format_count(near.size.parameters)}, {format_count(near.tokens)} tokens) "
                     f"{near.forecast.loss - row.forecast.loss:+.3f}"
                 )
+        suited = best_batch(useful_tokens(row.tokens, row.distinct_tokens))
         lines = [
             f"{format_count(row.size.parameters)} parameters on {format_count(row.tokens)} tokens "
             f"({row.tokens / row.size.parameters:.0f} for each) have the lowest expected loss for the money, "
@@ -123,12 +129,14 @@ class BestAnswer:
             f"${row.purchase.estimate.usd_p90:,.2f} at p90."
             if offer.placement
             else "",
-            f"Steps of {row.config.trainer.batch_tokens:,} tokens (Step Law's batch for so many tokens, rounded down to a "
-            "power of two); the learning rate is the recipe's, moved along the batch-aware law: `skytrain tune` finds it.",
+            f"Steps of {row.config.trainer.batch_tokens:,} tokens (the best for such a run is {format_count(suited)}, Step Law); "
+            "the learning rate is the recipe's, moved along the batch-aware law: `skytrain tune` finds it.",
         ]
         lines.append(self._text_line)
         if row.model == self.largest:
             lines.append("It is the largest size that is tried: a larger one may be better.")
+        if self.replaced:
+            lines.append(f"--best chooses these itself, whatever is typed: {', '.join(self.replaced)}.")
         if self.unread:
             lines.append(f"Your own runs were not read: {self.unread}")
         if row.serving_usd:
@@ -195,6 +203,7 @@ def best_plan(words: Sequence[str], config_dirs: Sequence[Path], request: PlanRe
         other_choice=min(of_recipe, key=lambda row: row.other.loss),
         words=chosen_words,
         planned=planned,
+        replaced=_replaced(words, chosen_words),
         unread=search.unread,
         largest=search.largest,
     )
@@ -252,6 +261,12 @@ def rest_of_budget(
         f"parameters on {format_count(row.tokens)} tokens of {search.composed.config.data.name} instead: "
         f"an expected loss of {row.forecast.loss:.2f}{gain}"
     )
+
+
+def _replaced(typed: Sequence[str], chosen: Sequence[str]) -> list[str]:
+    """Return the typed settings that the answer has decided otherwise."""
+    last = {word.partition("=")[0]: word for word in chosen}
+    return [word for word in typed if word.startswith((*SHAPE, *TRAINING)) and last.get(word.partition("=")[0]) != word]
 
 
 def _never_worse(rows: Sequence[BestRow | None]) -> list[BestRow]:
@@ -316,6 +331,7 @@ class _Search:
                 hint="leave it out here, and add it to the command that trains",
             )
         self.base = config.model
+        self.sequence_length = config.trainer.sequence_length
         self.catalog = _tried_machines(load_catalog(), config.model, request)
         if config.plan.law not in LAWS:
             raise ConfigError("plan.law", f"{config.plan.law!r} is not a law", hint=f"one of {', '.join(LAWS)}")
@@ -391,7 +407,7 @@ class _Search:
         """Yield each size that may be bought, smallest first, behind the tokens that it cannot exceed and their loss."""
         for model in self._sizes(budget):
             usd = self._training_usd(model, budget)
-            offering = self._offering(self._sized(model, self._rough_batch(model, usd)), model)
+            offering = self._offering(self._sized(model, batches(self.sequence_length)[0]), model)
             most = max((one[0] for one in at_most(offering, usd, self.deadline)), default=0.0)
             if most > 0:
                 yield self.forecaster.loss(decoder_size(model), most), most, model
@@ -404,29 +420,53 @@ class _Search:
         return self._rows[model, budget]
 
     def _buy(self, model: DecoderConfig, usd: float) -> tuple[Config, Purchase] | None:
-        """Return the most tokens that the dollars buy for a size, in steps of the batch that suits so many tokens.
+        """Return what the dollars buy for a size in steps of the batch with the lowest loss; None if they buy no step.
 
-        A deadline, or overhead, may leave fewer tokens than the dollars suggest; smaller steps may leave fewer still.
+        Larger steps take less time for each token; a batch that suits the tokens makes more of each.
         """
-        batch = self._rough_batch(model, usd)
-        bought = None
-        while True:
-            config = self._sized(model, batch)
-            purchase = best_purchase(config, self._offering(config, model), usd, self.deadline)
-            if purchase is None:
-                return bought
-            bought = config, purchase
-            batch, before = batch_for(purchase.tokens), batch
-            if batch >= before:
-                return bought
+        size = decoder_size(model)
+        tried = batches(self.sequence_length)
+        bought: dict[int, tuple[Config, Purchase] | None] = {}
 
-    def _rough_batch(self, model: DecoderConfig, usd: float) -> int:
-        return batch_for(rough_tokens(model, self.composed.config.trainer.sequence_length, usd, self.cheapest))
+        def after(n: int, tokens: int) -> float:
+            return self.forecaster.loss(size, tokens, tried[n])
+
+        def loss(n: int) -> float:
+            """Return the loss of a batch; infinite where no step of it can be bought."""
+            if n not in bought:
+                config = self._sized(model, tried[n])
+                purchase = best_purchase(config, self._offering(config, model), usd, self.deadline)
+                bought[n] = None if purchase is None else (config, purchase)
+            found = bought[n]
+            return math.inf if found is None else after(n, found[1].tokens)
+
+        n = self._suited(rough_tokens(model, self.sequence_length, usd, self.cheapest))
+        while math.isinf(loss(n)) and n + 1 < len(tried):  # too few sequences for so many machines
+            n += 1
+        if (found := bought[n]) is None:
+            return None
+        # A deadline, or overhead, may leave fewer tokens than the dollars suggest.
+        n = min(n, self._suited(found[1].tokens))
+        while n + 1 < len(tried) and loss(n + 1) < loss(n):
+            n += 1
+        while n and (found := bought.get(n)) is not None:
+            # Half the batch buys no more tokens.
+            if after(n - 1, found[1].tokens) >= loss(n) or loss(n - 1) >= loss(n):
+                break
+            n -= 1
+        return bought[n]
+
+    def _suited(self, tokens: float) -> int:
+        """Return the number of the batch that is nearest to the best one for so many tokens."""
+        best = best_batch(useful_tokens(tokens, self.distinct))
+        tried = batches(self.sequence_length)
+        return min(range(len(tried)), key=lambda n: abs(math.log(tried[n] / best)))
 
     def _row_of(self, config: Config, purchase: Purchase, budget: float) -> BestRow:
         assert isinstance(config.model, DecoderConfig)
         size = decoder_size(config.model)
-        useful = useful_tokens(purchase.tokens, self.distinct)
+        batch = config.trainer.batch_tokens
+        useful = self.forecaster.useful(purchase.tokens, batch)
         return BestRow(
             budget_usd=budget,
             recipe=_recipe_of(self.composed),
@@ -434,8 +474,8 @@ class _Search:
             size=size,
             purchase=purchase,
             distinct_tokens=self.distinct,
-            forecast=self.forecaster.forecast(size, purchase.tokens),
-            other=self.other.forecast(size, purchase.tokens),
+            forecast=self.forecaster.forecast(size, purchase.tokens, batch),
+            other=self.other.forecast(size, purchase.tokens, batch),
             hellaswag=hellaswag(size, useful * recipe_efficiency(config)),
             serving_usd=self._serving_usd(config.model),
         )
@@ -460,16 +500,12 @@ class _Search:
             f"optimizer.lr={self._rate(row):.2g}",
             f"budget.usd={self._training_usd(model, row.budget_usd):.15g}",
         ]
-        decided = (
-            "model.name=",
-            "trainer.batch_tokens=",
-            "trainer.steps=",
-            "trainer.tokens=",
-            "optimizer.lr=",
-            "budget.usd=",
-            "data.target_tokens=",
-        )
-        kept = [word for word in self.composed.overrides if not word.startswith((*decided, "plan.serve_tokens="))]
+        micro_batch = self.composed.config.trainer.micro_batch
+        sequences = row.config.trainer.batch_tokens // self.sequence_length
+        if micro_batch and sequences % micro_batch:  # the recipe's, for its own batch
+            training.append("trainer.micro_batch=auto")
+        others = ("model.name=", "budget.usd=", "data.target_tokens=", "plan.serve_tokens=")
+        kept = [word for word in self.composed.overrides if not word.startswith((*TRAINING, *others))]
         limit = f"data.target_tokens={int(min(row.tokens, self.distinct or math.inf))}"
         return [*kept, *changed, *training, limit]
 
@@ -534,9 +570,12 @@ class _Search:
     def why_nothing(self, usd: float) -> SkytrainError:
         """Return why the dollars buy not even the smallest model, with what one step of it costs."""
         model = self.smallest
-        config = self._sized(model, self._rough_batch(model, usd))
-        offering = self._offering(config, model)
-        offers = [offer for instance, nodes in offering.machines for offer in offering.on(instance, nodes)]
+        for batch in batches(self.sequence_length):  # the smallest that the machines can share
+            config = self._sized(model, batch)
+            offering = self._offering(config, model)
+            offers = [offer for instance, nodes in offering.machines for offer in offering.on(instance, nodes)]
+            if any(offer.placement for offer in offers):
+                break
         try:
             most_tokens(config, offers, usd, self.deadline, rows=1)
         except SkytrainError as error:

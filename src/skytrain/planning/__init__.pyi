@@ -1,6 +1,6 @@
 from .best import (
     BestRow as BestRow,
-    batch_for as batch_for,
+    batches as batches,
     expected_loss as expected_loss,
     expected_loss_text as expected_loss_text,
     model_sizes as model_sizes,
@@ -65,6 +65,7 @@ from .loss_laws import (
     LossForecaster as LossForecaster,
     LossLaw as LossLaw,
     OwnRun as OwnRun,
+    best_batch as best_batch,
     hellaswag as hellaswag,
     known_texts as known_texts,
     lowest_of_each as lowest_of_each,

@@ -19,7 +19,7 @@ SHAPES = (
     *((24, 1792), (26, 2048), (28, 2304), (28, 2560), (32, 2816), (32, 3072), (36, 3584), (40, 4096), (48, 5120)),
     *((60, 6144), (72, 7168), (80, 8192)),
 )
-BATCH_LIMITS = (2**16, 2**23)
+BATCH_LIMITS = (2**14, 2**23)
 SERVING_MFU = 0.2  # of the bf16 peak, for prompts and answers together; assumed
 MUON_EFFICIENCY = 1.21  # tokens of AdamW that one of Muon's is worth; benchmarks/planning/losses.log
 GPT2_EFFICIENCY = 0.5  # learned positions and GPT-2's rate against rotary positions and a tuned one; the same log
@@ -112,11 +112,12 @@ def _rounded(width: float) -> int:
     return 128 * math.ceil(width / 128 - 1e-9)
 
 
-def batch_for(tokens: float) -> int:
-    """Return tokens a step: the power of two below the best batch of Step Law, 0.58 D^0.571 (arXiv 2503.04715)."""
-    best = 0.58 * tokens**0.571
+def batches(sequence_length: int) -> list[int]:
+    """Return the tokens a step that are tried, smallest first: sequences times powers of two."""
     low, high = BATCH_LIMITS
-    return min(high, max(low, 2 ** math.floor(math.log2(best))))
+    least = math.ceil(math.log2(max(1.0, low / sequence_length)))
+    most = math.floor(math.log2(max(1.0, high / sequence_length)))
+    return [sequence_length * 2**power for power in range(least, max(least, most) + 1)]
 
 
 def recipe_efficiency(config: Config) -> float:
@@ -141,7 +142,7 @@ def expected_loss(config: Config) -> Forecast | None:
     known = (config.plan.data_tokens or (text.tokens if text else None), read if tokens > read else None)
     distinct = min((float(one) for one in known if one), default=None)
     law = LossForecaster(OPEN_RUNS, text.factor if text else None, recipe_efficiency(config), distinct=distinct)
-    forecast = law.forecast(decoder_size(config.model), tokens)
+    forecast = law.forecast(decoder_size(config.model), tokens, config.trainer.batch_tokens)
     return forecast if forecast.loss <= math.log(config.model.vocab_size) else None
 
 

@@ -31,6 +31,9 @@ Z80 = 1.2816  # of a normal distribution: 80% lie within this many deviations
 REPETITION_CONSTANT = 15.39
 EXCESS_CONSTANT = 5.31
 
+# ln of what a token is worth by ln(batch / best batch)^2; Step Law's runs give 0.15 (benchmarks/planning/losses.log).
+BATCH_MISFIT = 0.15
+
 # Prior deviations: ln of a text's factor where the text is known and where it is not, ln of a recipe's efficiency,
 # and of a law's E, ln A, alpha, ln B, beta. The last five are about what two laws fitted on different runs differ by.
 KNOWN_TEXT = 0.02
@@ -159,6 +162,16 @@ def useful_tokens(tokens: float, distinct: float | None) -> float:
     return distinct * (1 + REPETITION_CONSTANT * (1 - math.exp(-repeated / REPETITION_CONSTANT)))
 
 
+def best_batch(tokens: float) -> float:
+    """Return the tokens a step with which so many tokens give the lowest loss (Step Law, arXiv 2503.04715)."""
+    return 0.58 * tokens**0.571
+
+
+def batch_worth(batch_tokens: float, tokens: float) -> float:
+    """Return what a token is worth in steps of another batch than the best: 0.93 where that is twice or half as large."""
+    return math.exp(-BATCH_MISFIT * math.log(batch_tokens / best_batch(tokens)) ** 2)
+
+
 def useful_parameters(parameters: Any, suitable: float) -> Any:
     """Return how many parameters a model is worth on a text for which `suitable` are the most that are well used."""
     excess = np.maximum(0.0, np.asarray(parameters) / suitable - 1)
@@ -220,9 +233,9 @@ class LossForecaster:
     runs: tuple[OwnRun, ...] = ()
     distinct: float | None = None  # tokens of the text; None: more than any run reads
 
-    def forecast(self, size: DecoderSize, tokens: float) -> Forecast:
-        """Return the loss after reading `tokens` of the text."""
-        useful = useful_tokens(tokens, self.distinct)
+    def forecast(self, size: DecoderSize, tokens: float, batch_tokens: int | None = None) -> Forecast:
+        """Return the loss after reading `tokens` of the text, in steps of the best batch or of the given one."""
+        useful = self.useful(tokens, batch_tokens)
         state, covariance, scatter = self._posterior
 
         def value(point: Any) -> Any:
@@ -233,9 +246,15 @@ class LossForecaster:
         loss = float(value(state)[0])
         return Forecast(loss, loss - Z80 * deviation, loss + Z80 * deviation)
 
-    def loss(self, size: DecoderSize, tokens: float) -> float:
+    def loss(self, size: DecoderSize, tokens: float, batch_tokens: int | None = None) -> float:
         """Return the expected loss only, which is cheap."""
-        return float(self._loss(self._posterior[0], self.law.counted(size), useful_tokens(tokens, self.distinct)))
+        useful = self.useful(tokens, batch_tokens)
+        return float(self._loss(self._posterior[0], self.law.counted(size), useful))
+
+    def useful(self, tokens: float, batch_tokens: int | None) -> float:
+        """Return the tokens of fresh text, in steps of the best batch, that these are worth."""
+        useful = useful_tokens(tokens, self.distinct)
+        return useful if batch_tokens is None else useful * batch_worth(batch_tokens, useful)
 
     def _loss(self, state: Any, parameters: Any, tokens: Any) -> Any:
         if self.distinct is not None:
