@@ -131,6 +131,7 @@ def expected_loss(config: Config) -> Forecast | None:
 
     The size of a plugged-in model is not known. A run so small that the law gives it more than a guess among all tokens
     is far outside of what the law was fitted on.
+    Levels of texts and recipes come from runs in usual batches, so the batch does not count here.
     It is that of new weights: a run that starts from others, or continues a text that they have seen, is not foreseen.
     """
     if not isinstance(config.model, DecoderConfig) or config.model.weights is not None:
@@ -142,7 +143,7 @@ def expected_loss(config: Config) -> Forecast | None:
     known = (config.plan.data_tokens or (text.tokens if text else None), read if tokens > read else None)
     distinct = min((float(one) for one in known if one), default=None)
     law = LossForecaster(OPEN_RUNS, text.factor if text else None, recipe_efficiency(config), distinct=distinct)
-    forecast = law.forecast(decoder_size(config.model), tokens, config.trainer.batch_tokens)
+    forecast = law.forecast(decoder_size(config.model), tokens)
     return forecast if forecast.loss <= math.log(config.model.vocab_size) else None
 
 
