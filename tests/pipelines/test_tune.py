@@ -220,6 +220,11 @@ def test_a_dry_run_lists_trials_within_the_budget_and_spends_nothing(root):
         plan_sweep(tiny_config(root, *SWEEP, "budget.usd=0.001"), Silent(), tuning_story.dry_run)
 
 
+def test_a_dry_run_refuses_what_the_sweep_would_refuse_on_this_machine(root):
+    with pytest.raises(ConfigError, match=r"tune.parallel: 4096 trials at the same time need as many cores"):
+        plan_sweep(tiny_config(root, *SWEEP, "budget.usd=2", "tune.parallel=4096"), Silent())
+
+
 def test_a_look_without_measuring_guesses_and_uses_what_the_sweep_has_measured(root):
     config = tiny_config(root, *SWEEP, "tune.name=look", "budget.usd=2", "tune.strategy=ladder")
     schedule = plan_sweep(config, Silent())

@@ -16,6 +16,7 @@ from .ledger import Ledger
 from .problem import Observation, Problem
 from .rehearsal import rehearse
 from .setting_up import check_axes, check_range, sweep_name, sweep_price
+from .slots import check_slots
 from .strategies.registry import find_strategy
 from .sweeps import SweepStore
 from .trials import target_shape, trial_shapes
@@ -54,6 +55,7 @@ def plan_sweep(config: Config, reporter: Reporter, dry_run: DryRun | None = None
     shapes = trial_shapes(config)
     target = target_shape(config)
     if config.tune.instance is None:
+        check_slots(config)
         price = sweep_price(config, find_instance())
         estimates = known_estimates(SweepStore(open_store(config.store), sweep_name(config)))
         source = "measured on this machine"
