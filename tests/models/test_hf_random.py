@@ -113,6 +113,17 @@ def test_llama_with_a_width_that_is_no_multiple_of_its_heads_is_exported_as_mist
         assert relative(ours(tokens)[..., :101], theirs(tokens).logits) <= 1e-5
 
 
+def test_gemma_3_without_a_window_is_exported_as_one_whose_layers_see_everything(decoder_config, tmp_path):
+    sizes = {"width": 32, "heads": 2, "kv_heads": 1, "head_size": 16, "mlp_width": 64, "layers": 2, "window": None}
+    ours = build_model(decoder_config("gemma-3-270m", **sizes, vocab_size=101, max_length=48), seed=1).eval()
+    save_hf_folder(ours, tmp_path)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    tokens = torch.randint(1, 101, (2, 32))
+    with torch.no_grad():
+        assert relative(ours(tokens)[..., :101], theirs(tokens).logits) <= 1e-5
+    assert torch.equal(load_hf_folder(tmp_path)(tokens)[..., :101], ours(tokens)[..., :101])
+
+
 def test_gemma_that_transformers_would_refuse_is_not_exported(decoder_config):
     config = decoder_config("gemma-2-2b", width=50, heads=4, kv_heads=2, head_size=12, mlp_width=64)
     with pytest.raises(ConfigError, match=r"model.width: 50 is no multiple of the 4 heads, and transformers refuses"):

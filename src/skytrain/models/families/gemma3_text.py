@@ -14,6 +14,7 @@ from ._family import ModelFamily, refuse
 from ._rotary import ROPE_THETA, layer_types, read_rotary, read_windows, whole_heads, write_rotary
 
 FULL_EVERY = 6  # where config.json has no pattern
+WINDOW = 4096  # where config.json has none
 
 
 def read(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,17 +63,11 @@ def write(config: DecoderConfig) -> dict[str, Any]:
         "hidden_act": "gelu_pytorch_tanh",
         "hidden_activation": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": round(scalar),  # Gemma3TextConfig takes whole numbers only
-        "sliding_window": config.window,
+        "sliding_window": config.window or WINDOW,  # transformers asks for one, though no layer may have it
         "layer_types": layer_types(config),
         "attn_logit_softcapping": None,
         "final_logit_softcapping": config.logit_softcap,
     }
-
-
-def export_problem(config: DecoderConfig) -> tuple[str, str] | None:
-    if config.window is None:
-        return "model.window", "null has no form in Hugging Face's"
-    return whole_heads(config)
 
 
 FAMILY = ModelFamily(
@@ -94,5 +89,5 @@ FAMILY = ModelFamily(
         "blocks.{}.attention.q_norm": "model.layers.{}.self_attn.q_norm",
         "blocks.{}.attention.k_norm": "model.layers.{}.self_attn.k_norm",
     },
-    export_problem=export_problem,
+    export_problem=whole_heads,
 )
