@@ -330,6 +330,11 @@ def test_a_mixture_starts_from_a_dense_run_and_computes_what_it_computed(root):
         ("model.experts.shared_width=48", r"model.experts.shared_width: 48: .*no shared expert.*\n.*null"),
         ("model.heads=1", r"model.\w+: .* only the MLPs of a dense model become experts"),
         ("model.rope_theta=500", r"model.rope_theta: 500.* here, 10000.* in dense@8.*\n.*model.rope_theta=10000"),
+        (
+            "model.rope_scaling={kind: linear, factor: 2}",
+            r"model.rope_scaling: {kind: linear, .* here, null in dense@8.*"
+            r"\n.*set model.rope_scaling=null$",
+        ),
     ],
 )
 def test_a_mixture_that_differs_by_more_than_its_experts_does_not_start_from_a_dense_run(change, words):

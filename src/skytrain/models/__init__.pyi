@@ -1,6 +1,8 @@
 from .agreement import (
+    as_typed as as_typed,
     check_mesh as check_mesh,
     read_hf_decoder as read_hf_decoder,
+    written as written,
 )
 from .attention import Attention as Attention, KVCache as KVCache
 from .branches import Branches as Branches

@@ -241,8 +241,8 @@ def check_agreement(config: DecoderConfig, found: DecoderConfig, source: str) ->
     # With rotary positions max_length only limits the sequence length; no weight depends on it.
     free = {*NOT_COMPARED, *(() if found.positions == "learned" else ("max_length",))}
     lines = [
-        f"  model.{field.name}: configured {_written(getattr(wanted, field.name))}, the weights have"
-        f" {_written(getattr(there, field.name))}; set {_override(field.name, getattr(there, field.name))}"
+        f"  model.{field.name}: configured {written(getattr(wanted, field.name))}, the weights have"
+        f" {written(getattr(there, field.name))}; set {as_typed(f'model.{field.name}', getattr(there, field.name))}"
         for field in dataclasses.fields(DecoderConfig)
         if field.name not in free and getattr(wanted, field.name) != getattr(there, field.name)
     ]
@@ -254,17 +254,18 @@ def check_agreement(config: DecoderConfig, found: DecoderConfig, source: str) ->
         raise ConfigError("model.weights", problem, hint=hint if Path(source).is_dir() else None)
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
     """Format a value as it is typed on the command line."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_written(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {written(each)}" for key, each in value.items()) + "}"
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     return str(value)
 
 
-def _override(name: str, value: Any) -> str:
-    word = f"model.{name}={_written(value)}"
+def as_typed(key: str, value: Any) -> str:
+    """Return the word of a command that gives a setting this value."""
+    word = f"{key}={written(value)}"
     return f"'{word}'" if " " in word else word

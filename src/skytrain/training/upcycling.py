@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ..checkpoints import SavedTensors
-from ..config import ConfigError, DecoderConfig, ModelConfig, build, flatten, has_layers, upgrade
-from ..models import build_model
+from ..config import ConfigError, DecoderConfig, ModelConfig, build, has_layers, upgrade
+from ..models import as_typed, build_model, explicit, written
 
 MIXTURE = ".mixture.experts."
 
@@ -43,13 +43,15 @@ def check_upcycling(dense: DecoderConfig, model: DecoderConfig, label: str) -> N
             f"{experts.shared_width}: a mixture that starts from a dense model ({label}) has no shared expert",
             hint="try model.experts.shared_width=null",
         )
-    theirs, ours = (flatten(dataclasses.asdict(_explicit(each))) for each in (dense, model))
-    for key in theirs.keys() | ours.keys():
-        if theirs.get(key) != ours.get(key):
+    theirs, ours = _comparable(dense), _comparable(model)
+    for field in dataclasses.fields(DecoderConfig):
+        key = f"model.{field.name}"
+        there, here = getattr(theirs, field.name), getattr(ours, field.name)
+        if there != here:
             raise ConfigError(
-                f"model.{key}",
-                f"{ours.get(key)!r} here, {theirs.get(key)!r} in {label}: only the MLPs of a dense model become experts",
-                hint=f"set model.{key}={'null' if theirs.get(key) is None else theirs.get(key)}",
+                key,
+                f"{written(here)} here, {written(there)} in {label}: only the MLPs of a dense model become experts",
+                hint=f"set {as_typed(key, there)}",
             )
     if experts.dense_layers and model.hidden_width != dense.hidden_width:
         raise ConfigError(
@@ -59,17 +61,15 @@ def check_upcycling(dense: DecoderConfig, model: DecoderConfig, label: str) -> N
         )
 
 
-def _explicit(model: DecoderConfig) -> DecoderConfig:
+def _comparable(model: DecoderConfig) -> DecoderConfig:
     """Fill in derived values, and even out what may differ: labels, choices of the training, and the MLPs."""
     return dataclasses.replace(
-        model,
+        explicit(model),
         name="",
         family="llama",
         weights=None,
         dropout=0.0,
         max_length=model.max_length if model.positions == "learned" else 1,
-        kv_heads=model.groups,
-        head_size=model.head_width,
         mlp_width=None,
         experts=None,
     )
