@@ -30,7 +30,7 @@ def test_every_value_comes_back_with_its_type_and_shape(store, saved):
     assert found.rest() == {"global_step": 5}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shape=st.lists(st.integers(1, 9), max_size=3), dtype=st.sampled_from(DTYPES), piece=st.integers(1, 200))
 def test_any_tensor_in_pieces_of_any_size_comes_back(store, monkeypatch, shape, dtype, piece):
     monkeypatch.setattr(dcp, "PIECE_BYTES", piece)

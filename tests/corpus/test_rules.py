@@ -110,7 +110,7 @@ def assert_agree(texts: list[str], rules: Any = WEB, quality: Any = WEB.gopher_q
     assert [normalize(t, rules.normalize) for t in texts] == [reference.normalize(t, rules.normalize) for t in texts]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(TEXT, max_size=4))
 def test_fast_rules_agree_with_their_references_on_anything(texts: list[str]) -> None:
     assert_agree(texts, quality=LOOSE)
@@ -351,7 +351,7 @@ BLOCKED = ("data.cleaning.urls.blocked_domains=[Spam.example]", "data.cleaning.u
 LENIENT = ("data.cleaning.gopher_quality.min_words=1", "data.cleaning.c4.min_sentences=1")
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from([ENGLISH, FRENCH, PROSE, ""]), TEXT, PERSONAL, ADDRESSES), max_size=4))
 def test_all_stages_together_agree_with_their_references_on_anything(parts: list[tuple[str, str, str, str]]) -> None:
     assert_agree_on_everything(
@@ -369,13 +369,13 @@ def test_all_stages_together_agree_with_their_references_on_real_documents() -> 
     assert {None, "language.de", "language.fr"} < set(reasons)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(PERSONAL)
 def test_hiding_addresses_agrees_with_its_reference(text: str) -> None:
     assert hide_personal(text, WEB.pii) == reference.hide_personal(text, WEB.pii)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(ADDRESSES)
 def test_blocking_addresses_agrees_with_its_reference(url: str) -> None:
     rules = dataclasses.replace(WEB.urls, blocked_domains=["Spam.example"], blocked_words=["casino"])

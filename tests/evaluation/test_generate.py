@@ -73,7 +73,7 @@ def model() -> Decoder:
     return model.eval()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     prompt=st.lists(st.integers(0, 256), min_size=1, max_size=30),
     count=st.integers(1, 40),

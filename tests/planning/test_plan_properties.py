@@ -41,7 +41,7 @@ SMALL = compose(["model=gpt2-124m", "trainer.precision=bf16-mixed"]).config
 LARGE = compose(
     ["model=llama-3.1-8b", "tokenizer.vocab_size=257", "trainer.precision=bf16-mixed", "trainer.compile=true"]
 ).config
-FEW = settings(max_examples=6, deadline=None, derandomize=True)
+FEW = settings(max_examples=6, derandomize=True)
 
 
 @st.composite

@@ -54,7 +54,7 @@ def test_an_empty_object_is_an_object(store: Store) -> None:
 
 
 @given(start=st.integers(0, 1100), length=st.integers(0, 1100))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_range_is_a_slice(store: Store, start: int, length: int) -> None:
     if not store.exists("key"):
         store.write("key", CONTENT)

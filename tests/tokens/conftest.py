@@ -4,16 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
 
 from skytrain.storage import Store, open_store
 from skytrain.storage.folder import FolderStore
 from skytrain.tokens import Manifest, ShardWriter
 from skytrain.tokens.manifest import TokenizerFacts
-
-# A busy machine is no reason to fail.
-settings.register_profile("tokens", deadline=None)
-settings.load_profile("tokens")
 
 TOKENIZER = TokenizerFacts(name="toy", hash="a1b2c3", vocab_size=1000, eot=999)
 PREFIX = "tokens/toy/v1/toy/train"

@@ -14,7 +14,7 @@ from skytrain.tokens.byte_level import gpt2
 TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=200) | st.just("<|endoftext|>"), min_size=1, max_size=8)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(TEXTS, st.integers(1, 300))
 def test_documents_come_back_from_shards_of_any_size(texts: list[str], shard_tokens: int) -> None:
     tokenizer = gpt2()

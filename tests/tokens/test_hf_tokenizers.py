@@ -101,7 +101,7 @@ def test_the_tokens_around_a_document_follow_the_tokenizers_rules(
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=st.text(st.characters(codec="utf-8"), max_size=30), data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_streamed_pieces_join_to_the_decoded_text_and_hold_whole_characters(
     pairs: dict[str, Any], kind: str, text: str, data: st.DataObject
 ) -> None:

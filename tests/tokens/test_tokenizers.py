@@ -40,7 +40,6 @@ def trained() -> ByteLevelBPE:
     return train_bpe(config(), SAMPLE)
 
 
-@settings(deadline=None)
 @given(ANY_TEXT)
 def test_any_unicode_comes_back_from_gpt2(text: str) -> None:
     ids = gpt2().encode_batch([text])[0]
@@ -49,7 +48,6 @@ def test_any_unicode_comes_back_from_gpt2(text: str) -> None:
     assert gpt2().eot not in ids
 
 
-@settings(deadline=None)
 @given(text=ANY_TEXT)
 def test_any_unicode_comes_back_from_a_trained_bpe(trained: ByteLevelBPE, text: str) -> None:
     ids = trained.encode_batch([text])[0]
@@ -57,7 +55,6 @@ def test_any_unicode_comes_back_from_a_trained_bpe(trained: ByteLevelBPE, text: 
     assert trained.eot not in ids
 
 
-@settings(deadline=None)
 @given(st.lists(ANY_TEXT, max_size=5))
 def test_fastokens_gives_tiktokens_ids(texts: list[str]) -> None:
     assert [ids.tolist() for ids in FAST(texts)] == [ids.tolist() for ids in TIKTOKEN(texts)]
@@ -179,7 +176,7 @@ def test_the_fast_encoder_is_the_one_in_use() -> None:
         assert gpt2()._encode.__qualname__.startswith("fastokens_encoder")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(st.sampled_from("abé1٣ \t\n'\"_.,，。s\u00a0\u0301\x1c你😀")), st.integers(1, 12))
 def test_a_text_in_pieces_has_the_ids_of_the_whole_text(text: str, limit: int) -> None:
     pieces = list(cut_text(text, limit))
@@ -200,7 +197,7 @@ def test_long_and_short_texts_of_a_batch_come_back_in_order_with_the_same_ids() 
         assert np.array_equal(mine, expected)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.text(st.sampled_from("abé1٣ \t\n'\"_.,，。s\u00a0\u0301\x1c你😀")), st.integers(1, 6))
 def test_only_words_over_the_limit_are_cut(text: str, limit: int) -> None:
     pieces = cut_long_words(text, limit)
