@@ -103,6 +103,15 @@ def test_rules_that_need_the_device_wait_until_it_is_known():
     assert broken is not None and broken[0].name == "fused-kernels" and "a CPU" in broken[1]
 
 
+@pytest.mark.parametrize(
+    ("setting", "more"),
+    [("trainer.fused=on", "trainer.precision=bf16-mixed"), ("trainer.fp8=tensorwise", "trainer.compile=true")],
+)
+def test_what_needs_a_gpu_is_refused_with_a_cpu_that_was_asked_for(setting, more):
+    compose([setting, more])
+    assert refusal(setting, more, "trainer.device=cpu").key == setting.partition("=")[0]
+
+
 @pytest.mark.parametrize("model", ["olmo-2-1b", "gemma-2-2b", "gemma-3-1b", "smollm3-3b", "modern-124m"])
 def test_the_fused_kernels_serve_every_shape_that_a_gpu_has_shown_without_being_asked_for(model: str):
     config = compose([f"model={model}", "trainer.z_loss=1e-4"]).config

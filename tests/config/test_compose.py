@@ -68,6 +68,44 @@ def test_quoted_text_may_hold_what_would_else_be_a_list():
     assert compose(overrides).config.data.source.args["separator"] == "[end]"
 
 
+@pytest.mark.parametrize(
+    ("model", "group"),
+    [
+        ("mixtral-tiny", "experts"),
+        ("deepseek-tiny", "experts"),
+        ("deepseek-tiny", "latent"),
+        ("llama-3.1-8b", "rope_scaling"),
+    ],
+)
+def test_a_model_can_be_had_without_a_group_of_settings_that_it_may_lack(model, group):
+    composed = compose([f"model={model}", f"model.{group}=null", "tokenizer=gpt2"])
+    assert getattr(composed.config.model, group) is None and composed.origins[f"model.{group}"] == "command line"
+
+
+def test_a_group_of_settings_that_every_run_has_cannot_be_null():
+    assert "data.near_dedup: None is not a group of settings" in message("data.near_dedup=null")
+
+
+def test_another_kind_of_a_group_replaces_it_and_the_same_kind_changes_it():
+    kinds = [{"kind": "linear", "factor": 2.0}, {"kind": "llama3", "factor": 2.0, "high_freq_factor": 4.0}]
+    for given, expected in zip(("{kind: linear, factor: 2}", "{kind: llama3, factor: 2}"), kinds, strict=True):
+        scaling = compose(["model=llama-3.1-8b", "tokenizer=gpt2", f"model.rope_scaling={given}"]).values["model"]
+        assert scaling["rope_scaling"].items() >= expected.items()
+
+
+def test_one_value_for_a_list_is_a_list_of_it():
+    trainer = compose(
+        [
+            "trainer.batch_schedule={batch_tokens: 8192, until_tokens: 1M}",
+            "trainer.evaluators={target: a.B, every: 3}",
+            "trainer.callbacks=a.B",
+        ]
+    ).config.trainer
+    assert [phase.until_tokens for phase in trainer.batch_schedule] == [10**6]
+    assert [each.target for each in (*trainer.evaluators, *trainer.callbacks)] == ["a.B", "a.B"]
+    assert compose(["trainer.callbacks={target: a.B, every: 3}"]).config.trainer.callbacks[0].args == {"every": 3}
+
+
 @pytest.mark.parametrize("name", ["1e5", "007", "1_000", "true", "nan"])
 def test_a_name_that_looks_like_a_number_is_taken_as_it_was_typed(name):
     assert compose([f"run={name}"]).config.run == name
@@ -167,6 +205,15 @@ def test_a_users_file_that_is_no_yaml_is_named_with_its_line(tmp_path):
         (["budget.usd=inf"], ["budget.usd", "inf is not a finite number", "null"]),
         (["store.patience=inf"], ["store.patience", "inf"]),
         (["trainer.checkpoint_every=1e999s"], ["trainer.checkpoint_every", "finite"]),
+        (
+            ["trainer.batch_schedule=null"],
+            ["trainer.batch_schedule", "null is not a list", "trainer.batch_schedule=[]"],
+        ),
+        (["optimizer.beta1=1"], ["optimizer.beta1", "1.0 must be less than 1"]),
+        (["optimizer=muon", "optimizer.row_beta=1"], ["optimizer.row_beta", "must be less than 1"]),
+        (["optimizer=muon", "optimizer.momentum=1"], ["optimizer.momentum", "must be less than 1"]),
+        (["optimizer=lion", "optimizer.beta2=-0.1"], ["optimizer.beta2", "at least 0"]),
+        (["trainer.ema_decay=1"], ["trainer.ema_decay", "must be less than 1"]),
         (["trainer.steps=1.5"], ["trainer.steps", "1.5", "whole number"]),
         (["model.width=wide"], ["model.width", "wide", "whole number"]),
         (["optimizer.name=lionn"], ["lionn", "did you mean optimizer.name=lion"]),

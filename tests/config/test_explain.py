@@ -34,7 +34,7 @@ def test_the_settings_page_is_what_the_schema_says():
                 "recipe/quickstart.yaml",
             ],
         ),
-        ("optimizer.momentum", ["optimizer.name=muon", "0 to 1", "0.95", "optimizer/muon.yaml"]),
+        ("optimizer.momentum", ["optimizer.name=muon", "0 to below 1", "0.95", "optimizer/muon.yaml"]),
         ("model.name", ["A label", "Name on the hub", "must be given"]),
         (
             "data.source.separator",

@@ -19,7 +19,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override, OverrideType
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
@@ -30,7 +30,7 @@ from .other_tools import OF_ANOTHER_GROUP, meant_file, meant_value, translated
 from .schema import Config, flatten
 from .secrets import check_settings
 from .trusted_code import check_brought
-from .typed import build, is_text
+from .typed import build, is_text, may_be_null, names_other_variant
 from .upgrades import RENAMED
 
 log = logging.getLogger(__name__)
@@ -393,12 +393,17 @@ def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> Non
         raise ConfigError(key, f"no such setting (value {value!r})", origin=COMMAND_LINE, hint=hint)
     # What it refers to may be missing as long as it is not read.
     present = OmegaConf.select(tree, key, throw_on_resolution_failure=False)
-    if isinstance(present, DictConfig) and not isinstance(value, dict) and not key.startswith(FREE_KEYS):
+    is_group = isinstance(present, DictConfig)
+    removed = value is None and may_be_null(Config, key)
+    if is_group and not isinstance(value, dict) and not removed and not key.startswith(FREE_KEYS):
         inside = ", ".join(f"{key}.{name}" for name in list(present)[:6])
         raise ConfigError(
             key, f"{value!r} is not a group of settings", origin=COMMAND_LINE, hint=f"set one of {inside}"
         )
-    OmegaConf.update(tree, key, value, merge=isinstance(value, dict))
+    if isinstance(present, ListConfig) and isinstance(value, dict):
+        value = [value]
+    merge = isinstance(value, dict) and not (is_group and names_other_variant(Config, key, present, value))
+    OmegaConf.update(tree, key, value, merge=merge)
     _set_origin(origins, key, value, COMMAND_LINE)
 
 
@@ -415,6 +420,8 @@ def _split_by_files(tree: DictConfig, origins: dict[str, str]) -> None:
 def _name_callbacks(tree: DictConfig) -> None:
     """Let a callback without arguments be the path of its class."""
     callbacks = tree.trainer.callbacks
+    if isinstance(callbacks, str):
+        callbacks = [callbacks]
     if callbacks and any(isinstance(each, str) for each in callbacks):
         tree.trainer.callbacks = [{"target": each} if isinstance(each, str) else each for each in callbacks]
 

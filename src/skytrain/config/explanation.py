@@ -238,4 +238,6 @@ def _range(bounds: Range) -> str:
         return f"above {bounds.above:g}"
     if bounds.min is not None and bounds.max is not None:
         return f"{bounds.min:g} to {bounds.max:g}"
+    if bounds.min is not None and bounds.below is not None:
+        return f"{bounds.min:g} to below {bounds.below:g}"
     return f"at least {bounds.min:g}" if bounds.min is not None else f"at most {bounds.max:g}"

@@ -51,6 +51,8 @@ class _Builder:
         if origin is Literal:
             return self.literal(get_args(schema), value, key)
         if origin is list:
+            if value is None:
+                raise self.fail(key, "null is not a list", f"for an empty one: {key}=[]")
             items = value if isinstance(value, list) else [value]
             return [self.any(get_args(schema)[0], item, f"{key}[{i}]") for i, item in enumerate(items)]
         if origin is dict:
@@ -137,6 +139,8 @@ class _Builder:
             raise self.fail(key, f"{value!r} must be more than {bounds.above:g}")
         if bounds.min is not None and not value >= bounds.min:
             raise self.fail(key, f"{value!r} must be at least {bounds.min:g}")
+        if bounds.below is not None and not value < bounds.below:
+            raise self.fail(key, f"{value!r} must be less than {bounds.below:g}")
         if bounds.max is not None and not value <= bounds.max:
             raise self.fail(key, f"{value!r} must be at most {bounds.max:g}")
 
@@ -187,11 +191,31 @@ def _meant_scalar(schema: type, value: Any) -> str | None:
 
 def is_text(schema: Any, key: str) -> bool:
     """Return whether the setting with this dotted key can only be text or null."""
+    types_of_key = _types_of(schema, key)
+    return bool(types_of_key) and all(each in (str, str | None) for each in types_of_key)
+
+
+def may_be_null(schema: Any, key: str) -> bool:
+    """Return whether the setting or group with this dotted key may be null."""
+    return any(type(None) in get_args(each) for each in _types_of(schema, key))
+
+
+def names_other_variant(schema: Any, key: str, present: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
+    """Return whether `value` is of another variant of the group at this dotted key than `present`: its keys then do not mix."""
+    groups = [group for each in _types_of(schema, key) for group in groups_in(each)]
+    if len(groups) < 2:
+        return False
+    tag = tag_of(groups[0])[0]
+    return tag in value and value[tag] != present.get(tag)
+
+
+def _types_of(schema: Any, key: str) -> list[Any]:
+    """Return the types of a dotted key: several where variants of a group have it."""
     types_of_key = [schema]
     for name in key.split("."):
         groups = [group for each in types_of_key for group in groups_in(each)]
         types_of_key = [field.type for group in groups for field in fields_of(group) if field.name == name]
-    return bool(types_of_key) and all(each in (str, str | None) for each in types_of_key)
+    return types_of_key
 
 
 def _with_other_keys(value: Mapping[str, Any], known: Mapping[str, Any], others: str) -> dict[str, Any]:

@@ -238,7 +238,8 @@ def _deepspeed_compile(setup: Setup) -> str | None:
 
 def _offload_on_cpu(setup: Setup) -> str | None:
     offloads = setup.mesh.offload and not setup.mesh.deepspeed
-    on_cpu = setup.config.trainer.device == "cpu" or (setup.device is not None and setup.device.kind == "cpu")
+    device = setup.known_device
+    on_cpu = device is not None and device.kind == "cpu"
     return "there is nothing to offload from on a CPU" if offloads and on_cpu else None
 
 
@@ -352,7 +353,7 @@ FEATURE_RULES = (
     Rule(
         name="experts",
         key="parallel.expert",
-        excludes="models without experts; numbers that divide neither the experts nor the ranks that share the state",
+        excludes="models without experts; numbers that do not divide both the experts and the ranks that share the state",
         problem=_experts,
         fix="parallel.expert=1, or a number that divides both model.experts.count and parallel.shard x parallel.context",
     ),

@@ -71,7 +71,7 @@ def fused_settings_problem(config: Config) -> str | None:
 def fused_problem(setup: Setup) -> str | None:
     """Return the first reason why a run cannot use the fused kernels, or None."""
     return (
-        (_fused_device_problem(setup.device) if setup.device is not None else None)
+        (_fused_device_problem(device) if (device := setup.known_device) is not None else None)
         or fused_settings_problem(setup.config)
         or fused_mesh_problem(setup.mesh)
         or fused_model_problem(setup.config.model)
@@ -96,7 +96,7 @@ def _fp8(setup: Setup) -> str | None:
     scaling = setup.config.trainer.fp8
     if scaling == "off":
         return None
-    problem = _fp8_problem(config, setup.mesh, setup.device)
+    problem = _fp8_problem(config, setup.mesh, setup.known_device)
     return problem and f"{scaling!r}: {problem}"
 
 

@@ -39,6 +39,11 @@ class Setup:
     device: Device | None = None
     hf: HFShape | None = None
 
+    @property
+    def known_device(self) -> Device | None:
+        """Return the device; `trainer.device=cpu` says it before it has been looked for."""
+        return Device("cpu") if self.device is None and self.config.trainer.device == "cpu" else self.device
+
 
 @dataclass(frozen=True)
 class Rule:

@@ -10,11 +10,12 @@ from ..units import Interval, parse_bytes, parse_count, parse_interval, parse_mi
 
 @dataclass(frozen=True)
 class Range:
-    """Bounds of a number; a bound is part of the range unless `above` says it is not."""
+    """Bounds of a number; `min` and `max` are part of the range, `above` and `below` are not."""
 
     min: float | None = None
     max: float | None = None
     above: float | None = None
+    below: float | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ Bytes = Annotated[int, Unit(parse_bytes, "size such as 512MiB or 2GB"), Range(mi
 Seconds = Annotated[float, Unit(parse_seconds, TIME), Range(min=0)]
 Every = Annotated[Interval, Unit(parse_interval, "steps such as 500, time such as 10m, or `auto`")]
 Fraction = Annotated[float, Range(min=0, max=1)]
+Decay = Annotated[float, Range(min=0, below=1)]  # of an average: with 1, nothing new ever counted
 PositiveFloat = Annotated[float, Range(above=0)]
 NonNegative = Annotated[float, Range(min=0)]
 Precision = Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed"]

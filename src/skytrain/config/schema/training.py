@@ -9,6 +9,7 @@ from .declare import EXECUTION, NUMBERS, setting, settings
 from .kinds import (
     TIME,
     Count,
+    Decay,
     Degree,
     Every,
     Fraction,
@@ -177,7 +178,7 @@ class TrainerConfig:
     steps: Positive | None = setting(NUMBERS, "Optimizer steps, the horizon of the schedule; give this or `tokens`.")
     tokens: Count | None = setting(NUMBERS, "Tokens to train on, in place of `steps`.")
     stop_at_step: Positive | None = setting(EXECUTION, "End early; the schedule keeps its full horizon.")
-    ema_decay: Fraction | None = setting(
+    ema_decay: Decay | None = setting(
         NUMBERS,
         "Decay, in each step, of an average of the weights: evaluated, exported and served in their place; null: none.",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from ..declare import NUMBERS, setting, settings
-from ..kinds import Fraction, NonNegative, PositiveFloat
+from ..kinds import Decay, NonNegative, PositiveFloat
 from .base import OptimizerConfig, OptimizerFacts
 
 
@@ -17,8 +17,8 @@ class AdamWConfig(OptimizerConfig):
 
     name: Literal["adamw"] = setting(NUMBERS, "The optimizer.")
     lr: PositiveFloat = setting(NUMBERS, "Peak learning rate.")
-    beta1: Fraction = setting(NUMBERS, "Decay of the mean of gradients.")
-    beta2: Fraction = setting(NUMBERS, "Decay of the mean of squared gradients.")
+    beta1: Decay = setting(NUMBERS, "Decay of the mean of gradients.")
+    beta2: Decay = setting(NUMBERS, "Decay of the mean of squared gradients.")
     eps: PositiveFloat = setting(NUMBERS, "Added to the root of the mean of squared gradients.")
     weight_decay: NonNegative = setting(NUMBERS, "Decay of matrices; biases, norms and other vectors do not decay.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from ..declare import NUMBERS, setting, settings
-from ..kinds import Fraction, NonNegative, PositiveFloat
+from ..kinds import Decay, NonNegative, PositiveFloat
 from .base import OptimizerConfig, OptimizerFacts
 
 
@@ -17,8 +17,8 @@ class LionConfig(OptimizerConfig):
 
     name: Literal["lion"] = setting(NUMBERS, "The optimizer.")
     lr: PositiveFloat = setting(NUMBERS, "Peak learning rate.")
-    beta1: Fraction = setting(NUMBERS, "Weight of the momentum in an update.")
-    beta2: Fraction = setting(NUMBERS, "Decay of the momentum.")
+    beta1: Decay = setting(NUMBERS, "Weight of the momentum in an update.")
+    beta2: Decay = setting(NUMBERS, "Decay of the momentum.")
     weight_decay: NonNegative = setting(NUMBERS, "Decay of matrices; biases, norms and other vectors do not decay.")
 
     def class_path(self) -> str:

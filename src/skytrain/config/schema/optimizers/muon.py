@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from ..declare import NUMBERS, setting, settings
-from ..kinds import Fraction, NonNegative, PositiveFloat, Whole
+from ..kinds import Decay, NonNegative, PositiveFloat, Whole
 from .base import OptimizerConfig, OptimizerFacts
 
 NEWTON_SCHULZ_STEPS = 5  # of Polar Express
@@ -30,15 +30,15 @@ class MuonConfig(OptimizerConfig):
     )
     head_lr: PositiveFloat | None = setting(NUMBERS, "Peak learning rate of a head that is not tied; null: `lr`.")
     vector_lr: PositiveFloat | None = setting(NUMBERS, "Peak learning rate of norms and biases; null: `lr`.")
-    momentum: Fraction = setting(NUMBERS, "Muon's momentum.")
-    momentum_start: Fraction | None = setting(NUMBERS, "Muon's momentum at the first step; null: `momentum`.")
+    momentum: Decay = setting(NUMBERS, "Muon's momentum.")
+    momentum_start: Decay | None = setting(NUMBERS, "Muon's momentum at the first step; null: `momentum`.")
     momentum_warmup: Whole = setting(NUMBERS, "Steps over which it rises to `momentum`.")
-    row_beta: Fraction | None = setting(
+    row_beta: Decay | None = setting(
         NUMBERS,
         "NorMuon: decay of the mean square of each row of an update, by whose root the row is divided; null: plain Muon.",
     )
-    beta1: Fraction = setting(NUMBERS, "AdamW's decay of the mean of gradients.")
-    beta2: Fraction = setting(NUMBERS, "AdamW's decay of the mean of squared gradients.")
+    beta1: Decay = setting(NUMBERS, "AdamW's decay of the mean of gradients.")
+    beta2: Decay = setting(NUMBERS, "AdamW's decay of the mean of squared gradients.")
     eps: PositiveFloat = setting(NUMBERS, "AdamW's addition to the root of the mean of squared gradients.")
     weight_decay: NonNegative = setting(NUMBERS, "Decay of matrices; biases, norms and other vectors do not decay.")
 
