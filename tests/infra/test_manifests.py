@@ -290,12 +290,10 @@ def test_the_api_server_refuses_images_without_a_digest(manifests: list[Manifest
 
 
 @pytest.mark.slow
-def test_checkov_finds_nothing_in_the_manifests(
-    manifests: list[Manifest], tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
+def test_checkov_finds_nothing_in_the_manifests(manifests: list[Manifest], tmp_path: Path) -> None:
     path = tmp_path / "all.yaml"
     path.write_text(yaml.safe_dump_all(manifests))
-    report = checkov(pytestconfig, "-f", str(path), "--framework", "kubernetes")
+    report = checkov("-f", str(path), "--framework", "kubernetes")
     assert report["summary"]["passed"] >= 800
     reasons = [each["check_result"]["suppress_comment"] for each in report["results"]["skipped_checks"]]
     assert reasons and all(len(reason) >= 20 for reason in reasons), reasons

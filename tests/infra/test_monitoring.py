@@ -64,9 +64,9 @@ def test_panels_neither_overlap_nor_share_a_number() -> None:
 
 @pytest.mark.slow
 def test_prometheus_accepts_the_configuration_and_the_rules_fire_as_tested(
-    tmp_path: Path, pytestconfig: pytest.Config
+    tmp_path: Path,
 ) -> None:
-    promtool = str(debian_tool(pytestconfig, "prometheus", "promtool"))
+    promtool = str(debian_tool("prometheus", "promtool"))
     said = subprocess.run(
         [promtool, "test", "rules", "alerts.test.yml"], cwd=MONITORING, capture_output=True, text=True
     )

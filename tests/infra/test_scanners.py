@@ -75,8 +75,8 @@ def test_terraform_is_formatted_and_all_of_its_tests_pass(tmp_path: Path) -> Non
     assert "0 failed" in terraform.run("test").stdout
 
 
-def test_a_second_evaluator_decides_every_request_alike(base: RenderedBase, pytestconfig: pytest.Config) -> None:
-    folder = node_tool(pytestconfig, "iam-simulate", SIMULATOR)
+def test_a_second_evaluator_decides_every_request_alike(base: RenderedBase) -> None:
+    folder = node_tool("iam-simulate", SIMULATOR)
     subnet = subnet_of(base)
     account = existing(subnet)
     asked = [

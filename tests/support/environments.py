@@ -9,6 +9,8 @@ import venv
 from collections.abc import Sequence
 from pathlib import Path
 
+KEPT = Path.home() / ".cache/skytrain-tests"  # not in XDG_CACHE_HOME: tests have one of their own
+
 
 def own_environment(
     name: str,
@@ -22,8 +24,7 @@ def own_environment(
 
     `beside`: packages of this environment are found too, so that none of them is installed again, least of all torch.
     """
-    # Not XDG_CACHE_HOME: tests have one of their own.
-    folder = Path.home() / ".cache/skytrain-tests" / name
+    folder = KEPT / name
     python = folder / "bin/python"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{name}.lock").open("w") as lock:

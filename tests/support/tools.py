@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .environments import own_environment
+from .environments import KEPT, own_environment
 
 
 def python_tool(name: str, *requirements: str) -> Path:
@@ -19,11 +19,11 @@ def python_tool(name: str, *requirements: str) -> Path:
         pytest.skip(f"cannot install {' '.join(requirements)}: {error}")
 
 
-def node_tool(config: pytest.Config, name: str, *requirements: str) -> Path:
+def node_tool(name: str, *requirements: str) -> Path:
     """A folder whose node_modules holds `requirements`; skips where there is no Node or they cannot be installed."""
     if not shutil.which("npm"):
         pytest.skip("Node.js and npm are not installed")
-    folder = _kept(config, name)
+    folder = _kept(name)
     done = folder / "installed"
     if not done.exists() or done.read_text() != "\n".join(requirements):
         (folder / "package.json").write_text("{}")
@@ -32,11 +32,11 @@ def node_tool(config: pytest.Config, name: str, *requirements: str) -> Path:
     return folder
 
 
-def debian_tool(config: pytest.Config, package: str, program: str) -> Path:
+def debian_tool(package: str, program: str) -> Path:
     """A program that is installed, or that a Debian package brings; skips where it is neither."""
     if installed := shutil.which(program):
         return Path(installed)
-    folder = _kept(config, package)
+    folder = _kept(package)
     unpacked = folder / "unpacked" / "usr" / "bin" / program
     if not unpacked.exists():
         if not shutil.which("apt-get"):
@@ -48,9 +48,10 @@ def debian_tool(config: pytest.Config, package: str, program: str) -> Path:
     return unpacked
 
 
-def _kept(config: pytest.Config, name: str) -> Path:
-    assert config.cache is not None
-    return Path(config.cache.mkdir(f"tool-{name}"))
+def _kept(name: str) -> Path:
+    folder = KEPT / f"tool-{name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _install(command: list[str], folder: Path, requirements: tuple[str, ...]) -> None:
