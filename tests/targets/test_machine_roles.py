@@ -87,6 +87,17 @@ def test_a_role_is_made_below_the_boundary_with_its_policies_and_its_profile() -
     assert calls[2][1]["Path"] == SETTINGS.path and calls[3][1]["RoleName"] == created["RoleName"] == role.name
 
 
+@pytest.mark.parametrize(
+    "partition, trusted",
+    [("aws", "ec2.amazonaws.com"), ("aws-cn", ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"])],
+)
+def test_a_role_trusts_ec2_by_its_names_in_the_partition(partition: str, trusted: str | list[str]) -> None:
+    role = role_of()
+    settings = replace(SETTINGS, boundary=f"arn:{partition}:iam::123456789012:policy/machines")
+    trust = json.loads(replace(role, settings=settings).calls[0].parameters["AssumeRolePolicyDocument"])
+    assert [statement["Principal"] for statement in trust["Statement"]] == [{"Service": trusted}]
+
+
 def test_tags_say_whose_machines_they_are_and_every_one_has_a_value() -> None:
     assert tags_of(role_of()) == {
         **TAGS.mapping(), "skytrain:joined-1": "gpt2", "skytrain:joined-2": "gpt2",

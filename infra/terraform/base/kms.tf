@@ -44,7 +44,7 @@ resource "aws_kms_key" "main" {
         {
           Sid       = "LogGroups"
           Effect    = "Allow"
-          Principal = { Service = "logs.${var.region}.${local.dns_suffix}" }
+          Principal = { Service = "logs.${var.region}.${local.service_suffix}" }
           Action    = ["kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:DescribeKey"]
           Resource  = "*"
           Condition = {

@@ -15,12 +15,12 @@ data "aws_availability_zones" "available" {
 locals {
   account_id = data.aws_caller_identity.current.account_id
   partition  = data.aws_partition.current.partition
-  # Names of services in policies end in amazonaws.com in every partition, but for some: EMR's and CloudWatch Logs' in
-  # China end as addresses do there. Where AWS documents both ends, policies name both.
-  dns_suffix   = data.aws_partition.current.dns_suffix
-  suffixes     = distinct(["amazonaws.com", local.dns_suffix])
-  ec2_services = [for suffix in local.suffixes : "ec2.${suffix}"]
-  emr_service  = local.partition == "aws-cn" ? "elasticmapreduce.${local.dns_suffix}" : "elasticmapreduce.amazonaws.com"
+  # Names of services end in amazonaws.com in every partition, but for three in China, where EMR's, CloudWatch Logs' and
+  # EC2's end as addresses do there. EC2 has both names: EKS asks roles of nodes for the longer one.
+  service_suffix = local.partition == "aws-cn" ? "amazonaws.com.cn" : "amazonaws.com"
+  ec2_services   = distinct(["ec2.amazonaws.com", "ec2.${local.service_suffix}"])
+  emr_service    = "elasticmapreduce.${local.service_suffix}"
+  suffixes       = distinct(["amazonaws.com", data.aws_partition.current.dns_suffix]) # of requests through a service
   # A request that a service makes to KMS for somebody.
   via = {
     for service in ["ec2", "s3", "secretsmanager", "ssm"] :

@@ -30,7 +30,7 @@ locals {
 
   # The services that may run machines with the node role.
   node_services = concat(
-    ["ec2.amazonaws.com"],
+    local.ec2_services,
     var.sagemaker ? ["sagemaker.amazonaws.com"] : [],
   )
 
@@ -86,9 +86,9 @@ resource "aws_iam_role" "node" {
       [{ # EC2 sends no source account when it hands out a profile's credentials.
         Effect    = "Allow"
         Action    = "sts:AssumeRole"
-        Principal = { Service = "ec2.amazonaws.com" }
+        Principal = { Service = local.ec2_services }
       }],
-      [for service in setsubtract(local.node_services, ["ec2.amazonaws.com"]) : {
+      [for service in setsubtract(local.node_services, local.ec2_services) : {
         Effect    = "Allow"
         Action    = "sts:AssumeRole"
         Principal = { Service = service }
@@ -115,7 +115,7 @@ resource "aws_iam_role" "prepare" {
       [{
         Effect    = "Allow"
         Action    = "sts:AssumeRole"
-        Principal = { Service = "ec2.amazonaws.com" }
+        Principal = { Service = local.ec2_services }
       }],
       var.emr ? [{
         Effect    = "Allow"
@@ -143,7 +143,7 @@ resource "aws_iam_role" "serve" {
     Statement = [{
       Effect    = "Allow"
       Action    = "sts:AssumeRole"
-      Principal = { Service = "ec2.amazonaws.com" }
+      Principal = { Service = local.ec2_services }
     }]
   })
 }

@@ -85,7 +85,7 @@ locals {
 
   # The services that run machines with such a role.
   machine_services = concat(
-    ["ec2.amazonaws.com"],
+    local.ec2_services,
     var.sagemaker ? ["sagemaker.amazonaws.com"] : [],
     var.emr ? ["emr-serverless.amazonaws.com"] : [],
   )

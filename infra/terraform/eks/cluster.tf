@@ -65,7 +65,7 @@ resource "aws_kms_key" "cluster" {
       {
         Sid       = "LogGroups"
         Effect    = "Allow"
-        Principal = { Service = "logs.${local.region}.${local.dns_suffix}" }
+        Principal = { Service = "logs.${local.region}.${local.service_suffix}" }
         Action    = ["kms:Encrypt", "kms:Decrypt", "kms:ReEncrypt*", "kms:GenerateDataKey*", "kms:DescribeKey"]
         Resource  = "*"
         Condition = {

@@ -124,7 +124,7 @@ resource "aws_iam_policy" "karpenter_nodes" {
         Effect    = "Allow"
         Action    = "iam:PassRole"
         Resource  = aws_iam_role.node.arn
-        Condition = { StringEquals = { "iam:PassedToService" = [for suffix in local.suffixes : "ec2.${suffix}"] } }
+        Condition = { StringEquals = { "iam:PassedToService" = local.ec2_services } }
       },
       {
         Sid       = "EncryptVolumes"

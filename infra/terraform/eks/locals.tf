@@ -13,12 +13,12 @@ locals {
     role => length(name) <= 64 ? name : "${substr(name, 0, 55)}-${substr(sha256(name), 0, 8)}"
   }
   partition = data.aws_partition.current.partition
-  # In China, addresses and some names of services have another end; where AWS documents both, policies name both.
-  dns_suffix = data.aws_partition.current.dns_suffix
-  suffixes   = distinct(["amazonaws.com", local.dns_suffix])
-  via_ec2    = [for suffix in local.suffixes : "ec2.${local.region}.${suffix}"]
-  account    = var.base.account_id
-  region     = var.base.region
+  # As in the base: in China some names of services have another end, and EC2 has both. EKS asks roles of nodes for the longer.
+  service_suffix = local.partition == "aws-cn" ? "amazonaws.com.cn" : "amazonaws.com"
+  ec2_services   = distinct(["ec2.amazonaws.com", "ec2.${local.service_suffix}"])
+  via_ec2        = [for suffix in distinct(["amazonaws.com", data.aws_partition.current.dns_suffix]) : "ec2.${local.region}.${suffix}"]
+  account        = var.base.account_id
+  region         = var.base.region
 
   zones   = sort(keys(var.base.private_subnets))
   subnets = [for zone in local.zones : var.base.private_subnets[zone]]

@@ -8,7 +8,7 @@ resource "aws_iam_role" "node" {
     Statement = [{
       Effect    = "Allow"
       Action    = "sts:AssumeRole"
-      Principal = { Service = "ec2.amazonaws.com" }
+      Principal = { Service = local.ec2_services }
     }]
   })
 }

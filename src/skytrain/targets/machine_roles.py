@@ -90,10 +90,12 @@ class MachineRole:
         return tags if self.sweep is None else {**tags, SWEEP: self.sweep}
 
     def _trust(self) -> dict[str, Any]:
+        # In China, EC2 has a name of that country's, which EKS asks for; IAM there takes both.
+        chinese = self.service == EC2 and self.arn.startswith("arn:aws-cn:")
         statement: dict[str, Any] = {
             "Effect": "Allow",
             "Action": "sts:AssumeRole",
-            "Principal": {"Service": self.service},
+            "Principal": {"Service": [EC2, f"{EC2}.cn"] if chinese else self.service},
         }
         if self.service != EC2:  # which sends no source account when it hands out a profile's credentials
             statement["Condition"] = {"StringEquals": {"aws:SourceAccount": self.arn.split(":")[4]}}

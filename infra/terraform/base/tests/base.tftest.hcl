@@ -218,7 +218,7 @@ run "default" {
   }
 
   assert {
-    condition     = toset([for each in jsondecode(aws_iam_role.node.assume_role_policy).Statement : each.Principal.Service]) == toset(["ec2.amazonaws.com"])
+    condition     = toset(flatten([for each in jsondecode(aws_iam_role.node.assume_role_policy).Statement : each.Principal.Service])) == toset(["ec2.amazonaws.com"])
     error_message = "Only EC2 may use the node role by default."
   }
 
@@ -282,14 +282,14 @@ run "everything" {
   }
 
   assert {
-    condition = toset([for each in jsondecode(aws_iam_role.node.assume_role_policy).Statement : each.Principal.Service]) == toset([
+    condition = toset(flatten([for each in jsondecode(aws_iam_role.node.assume_role_policy).Statement : each.Principal.Service])) == toset([
       "ec2.amazonaws.com", "sagemaker.amazonaws.com",
     ])
     error_message = "SageMaker must be able to use the node role, and EMR must not: it writes data."
   }
 
   assert {
-    condition = toset([for each in jsondecode(aws_iam_role.prepare.assume_role_policy).Statement : each.Principal.Service]) == toset([
+    condition = toset(flatten([for each in jsondecode(aws_iam_role.prepare.assume_role_policy).Statement : each.Principal.Service])) == toset([
       "ec2.amazonaws.com", "emr-serverless.amazonaws.com",
     ])
     error_message = "EMR Serverless must be able to use the prepare role."

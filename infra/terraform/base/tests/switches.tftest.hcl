@@ -278,9 +278,12 @@ run "china" {
   assert {
     condition = (
       contains(local.if_key_used_through_s3.StringEquals["kms:ViaService"], "s3.cn-northwest-1.amazonaws.com.cn") &&
-      contains(local.ec2_services, "ec2.amazonaws.com.cn")
+      alltrue([for role in [aws_iam_role.node, aws_iam_role.prepare, aws_iam_role.serve] :
+        toset(jsondecode(role.assume_role_policy).Statement[0].Principal.Service) == toset(["ec2.amazonaws.com", "ec2.amazonaws.com.cn"])
+      ]) &&
+      contains(local.machine_services, "ec2.amazonaws.com.cn")
     )
-    error_message = "In China, KMS and IAM name services with that country's end."
+    error_message = "In China, KMS and IAM name services with that country's end, and roles of machines trust EC2 by both names."
   }
 
   assert {
@@ -290,5 +293,31 @@ run "china" {
       aws_vpc_endpoint.s3.service_name == "com.amazonaws.cn-northwest-1.s3"
     )
     error_message = "Some endpoints in China begin with cn., as AWS's list says."
+  }
+}
+
+run "a_partition_whose_addresses_have_an_end_of_their_own" {
+  command = plan
+
+  override_data {
+    target = data.aws_partition.current
+    values = { partition = "aws-eusc", dns_suffix = "amazonaws.eu" }
+  }
+
+  override_data {
+    target = data.aws_availability_zones.available
+    values = { names = ["eusc-de-east-1a", "eusc-de-east-1b", "eusc-de-east-1c"] }
+  }
+
+  variables {
+    region = "eusc-de-east-1"
+  }
+
+  assert {
+    condition = (
+      [for each in jsondecode(aws_kms_key.main.policy).Statement : each.Principal.Service if each.Sid == "LogGroups"] == ["logs.eusc-de-east-1.amazonaws.com"] &&
+      jsondecode(aws_iam_role.node.assume_role_policy).Statement[0].Principal.Service == ["ec2.amazonaws.com"]
+    )
+    error_message = "Services are named as in the largest partition everywhere but in China."
   }
 }

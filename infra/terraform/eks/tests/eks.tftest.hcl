@@ -334,3 +334,21 @@ run "long_names" {
     error_message = "Training pods read the project's secrets; no other pods do."
   }
 }
+
+run "china" {
+  command = plan
+
+  override_data {
+    target = data.aws_partition.current
+    values = { partition = "aws-cn", dns_suffix = "amazonaws.com.cn" }
+  }
+
+  variables {
+    base = merge(var.base, { region = "cn-northwest-1" })
+  }
+
+  assert {
+    condition     = toset(jsondecode(aws_iam_role.node.assume_role_policy).Statement[0].Principal.Service) == toset(["ec2.amazonaws.com", "ec2.amazonaws.com.cn"])
+    error_message = "EKS takes roles of nodes in China that trust EC2 by its name there."
+  }
+}

@@ -22,7 +22,7 @@ VCPU_QUOTA = "Max concurrent vCPUs per account"
 
 
 def emr_service(region: str) -> str:
-    """Return EMR's name in policies, which alone among the services of machines ends in China as addresses there do."""
+    """Return EMR's name in policies, which ends in China as addresses there do."""
     partition = partition_of(region)
     return f"elasticmapreduce.{partition.addresses if partition.name == 'aws-cn' else 'amazonaws.com'}"
 
