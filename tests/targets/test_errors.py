@@ -36,6 +36,7 @@ ENCODED = "You are not authorized to perform this operation. Encoded authorizati
         ("RequestExpired", 11, ["clock"]),
         ("InvalidAMIID.NotFound", 3, ["machine image", "skytrain doctor"]),
         ("OptInRequired", 3, ["enable us-east-2"]),
+        ("LimitExceeded", 4, ["skytrain gc"]),
         ("SomethingNew", 3, ["SomethingNew: said AWS"]),
     ],
 )
@@ -56,6 +57,23 @@ def test_a_code_that_only_the_message_names_is_understood(stubbed: StubbedSessio
     with pytest.raises(CloudError) as caught:
         stubbed.perform(grow)
     assert caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("said", "exit_code", "fix"),
+    [
+        ("The specified instance type is not eligible for Free Tier. For a list of Free Tier instance types, run", 3, "to the paid plan"),
+        ("You have requested more vCPU capacity than your current vCPU limit of 0 allows for the instance bucket", 4, "L-3819A6DF|L-DB2E81BA|the quota"),
+        ("We currently do not have sufficient p4d.24xlarge capacity in the Availability Zone you requested", 5, "another zone"),
+    ],
+)  # fmt: skip
+def test_words_of_ec2_have_a_remedy_under_any_code(
+    stubbed: StubbedSession, said: str, exit_code: int, fix: str
+) -> None:
+    stubbed.stub("ec2").add_client_error("run_instances", **client_error("InvalidParameterCombination", said))
+    with pytest.raises(CloudError, match=fix) as caught:
+        stubbed.perform(LAUNCH)
+    assert caught.value.exit_code == exit_code
 
 
 def test_an_encoded_denial_is_decoded_to_the_missing_policy_statement(stubbed: StubbedSession) -> None:

@@ -668,6 +668,39 @@ def test_unfit_machines_are_replaced_three_times_without_a_committed_step(
 
 
 @pytest.mark.usefixtures("without_packages")
+def test_a_group_that_aws_starts_no_machine_for_says_why_and_what_to_do(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, scaling: ScalingStandIn
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    scaling.room = lambda zone: 0
+    record = start_launch(ready, {}, Silent())
+    [name, *_] = [group.name for group in record.groups]
+
+    def told(said: str, status: str = "Failed") -> str | None:
+        scaling.activities[name] = [
+            {
+                "ActivityId": "1",
+                "AutoScalingGroupName": name,
+                "Description": f"Launching a new EC2 instance.  Status Reason: {said}",
+                "Cause": "a difference between desired and actual capacity",
+                "StartTime": datetime.now(UTC),
+                "StatusCode": status,
+                "StatusMessage": said,
+                "instance": "",
+            }
+        ]
+        return trouble(ground.session, ready.store, record)
+
+    assert trouble(ground.session, ready.store, record) is None  # it may take a minute
+    free = str(told("The specified instance type is not eligible for Free Tier. Launching EC2 instance failed."))
+    assert "could not start a machine: The specified" in free and "paid plan" in free
+    spot = str(told("Could not launch Spot Instances. InsufficientInstanceCapacity - There is no Spot capacity."))
+    assert "There is no Spot capacity" in spot and "another zone of us-east-2" in spot
+    assert str(told("Something new.")).endswith("Something new.")
+    assert told("", status="InProgress") is None
+
+
+@pytest.mark.usefixtures("without_packages")
 def test_a_proven_machine_is_replaced_by_aws_and_its_replacement_must_prove_itself(
     ground: Ground, stubbed: StubbedSession, s3_root: str, scaling: ScalingStandIn
 ) -> None:

@@ -56,6 +56,7 @@ from .registry import (
     find_registry_image as find_registry_image,
     tag_digest as tag_digest,
 )
+from .remedies import fix_of_words as fix_of_words
 from .removal import (
     ANSWERING as ANSWERING,
     WAITING as WAITING,

@@ -70,6 +70,9 @@ REMEDIES: dict[str, Remedy] = {
     "ResourceLimitExceeded": Remedy("quota", "request a higher value of the quota that the message names", _QUOTA_PAGE),
     "LimitExceededException": Remedy("quota", "request a higher value of the quota, or remove what is unused: skytrain gc", _QUOTA_PAGE),
     "ServiceQuotaExceededException": Remedy("quota", "request a higher value of the quota, or remove what is unused: skytrain gc", _QUOTA_PAGE),
+    "LimitExceeded": Remedy("quota", "request a higher value of the quota, or remove what is unused: skytrain gc", _QUOTA_PAGE),
+    "ParameterLimitExceeded": Remedy("quota", "request a higher value of the quota, or remove what is unused: skytrain gc", _QUOTA_PAGE),
+    "VolumeLimitExceeded": Remedy("quota", "request a higher value of the quota, or remove what is unused: skytrain gc", _QUOTA_PAGE),
     # Capacity and price.
     "InsufficientInstanceCapacity": _NO_CAPACITY,
     "InsufficientHostCapacity": _NO_CAPACITY,
@@ -155,8 +158,18 @@ NAMED_IN_MESSAGES = (
     "UnfulfillableCapacity",
     "UnauthorizedOperation",
 )
-# STS and others answer with the code of a wrong key, and say in words that the clocks differ.
-CLOCK_MESSAGE = re.compile(r"Signature (expired|not yet current): ")
+# What AWS says in words only. STS and others answer with the code of a wrong key when the clocks differ; new accounts may
+# be on a plan that rents a few small types; Auto Scaling's history has EC2's message without its code.
+IN_WORDS = {
+    r"Signature (expired|not yet current): ": _CLOCK,
+    "not eligible for Free Tier": Remedy(
+        "preflight",
+        "the account is on AWS's free plan, which rents small machines only: upgrade it to the paid plan (console: Billing and Cost Management)",
+        DOCS + "awsaccountbilling/latest/aboutv2/free-tier-plans.html",
+    ),
+    "requested more vCPU capacity": REMEDIES["VcpuLimitExceeded"],
+    r"do not have sufficient \S+ capacity": _NO_CAPACITY,
+}  # fmt: skip
 
 
 def may_pass(code: str) -> bool:
@@ -165,11 +178,18 @@ def may_pass(code: str) -> bool:
 
 
 def matching_remedy(code: str, message: str) -> Remedy:
-    """Return the remedy of an AWS error, by its code or by a code that its message names."""
-    if CLOCK_MESSAGE.search(message):
-        return _CLOCK
+    """Return the remedy of an AWS error, by its words, its code or a code that its message names."""
+    for words, remedy in IN_WORDS.items():
+        if re.search(words, message):
+            return remedy
     named = next((word for word in NAMED_IN_MESSAGES if word in message), "")
     return REMEDIES.get(code) or REMEDIES.get(named) or UNKNOWN
+
+
+def fix_of_words(message: str, region: str) -> str | None:
+    """Return what to do about something that AWS says without a code; None where the words are not known."""
+    remedy = matching_remedy("", message)
+    return None if remedy is UNKNOWN else remedy.fix.format(region=region)
 
 
 def remedies_table() -> str:

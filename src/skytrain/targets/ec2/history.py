@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from ...aws import AwsSession, Call, CloudError
+from ...aws import AwsSession, Call, CloudError, fix_of_words
 from ...config import SkytrainError, format_seconds, plural
 from ...runs import LaunchRecord, launch_folder
 from ...storage import Store, read_object, read_whole
@@ -54,6 +54,22 @@ def ended_at(instance: Mapping[str, Any]) -> datetime | None:
     """Return when an instance ended, where EC2 says so."""
     said = ENDED_AT.search(instance.get("StateTransitionReason", ""))
     return datetime.fromisoformat(said[1]).replace(tzinfo=UTC) if said else None
+
+
+def why_not_started(session: AwsSession, group: str, region: str) -> str | None:
+    """Return what AWS said when it last failed to start a machine of the group; None if its last try was none that failed."""
+    asked = Call("autoscaling", "DescribeScalingActivities", {"AutoScalingGroupName": group, "MaxRecords": 100})
+    tries = (
+        activity
+        for activity in session.perform(asked, region).get("Activities", [])
+        if activity.get("Description", "").startswith("Launching a new EC2 instance")
+    )
+    newest = next(tries, None)
+    if newest is None or newest["StatusCode"] != "Failed":
+        return None
+    said = " ".join(newest.get("StatusMessage", "").split()) or "and does not say why"
+    fix = fix_of_words(said, region)
+    return f"AWS could not start a machine: {said}" + (f"\n  {fix}" if fix else "")
 
 
 def why_ended(session: AwsSession, store: Store, record: LaunchRecord, *, console: bool = True) -> str | None:

@@ -35,7 +35,7 @@ from ...runs import (
 )
 from ...storage import Retry, Store, StoreError, is_text, read_object
 from .billing import count_machines
-from .history import described, started_machines, why_ended
+from .history import described, started_machines, why_ended, why_not_started
 from .replacement import (
     HOOK,
     HOOK_SECONDS,
@@ -403,9 +403,11 @@ def remove_quietly(session: AwsSession, call: Call, tell: Callable[[str], None],
 def trouble(session: AwsSession, store: Store, record: LaunchRecord) -> str | None:
     """Return in one line what keeps the machines of a launch from working; None if nothing does."""
     number, _ = current_offer(store, record)
-    view = Replacer(session, store, record, lambda _: None).look(record.groups[number])
+    group = record.groups[number]
+    view = Replacer(session, store, record, lambda _: None).look(group)
     if not view.unproven_dead:
-        return None
+        lacks = len(view.slots) < view.nodes
+        return why_not_started(session, group.name, record.region) if lacks else None
     why = why_ended(session, store, record)
     if why is None or not view.all_dead:
         return why
