@@ -50,6 +50,19 @@ def test_tokens_that_are_not_there_are_refused_with_the_command_that_makes_them(
     assert "skytrain store copy skytrain-store s3://bucket/demo" in str(refusal.value)
 
 
+def test_tokens_of_files_of_this_computer_are_made_from_here(store: Store) -> None:
+    words = ["data=text", "data.source.paths=corpus/*.txt"]
+    with pytest.raises(
+        MissingInput, match=r"skytrain prepare data=text '?data\.source\.paths=corpus/\*\.txt'? cloud=aws"
+    ):
+        find_inputs(configured(*words), "train", words)
+    words = ["data=text", "data.source.paths=s3://crawl/*.txt"]
+    with pytest.raises(MissingInput, match=r"skytrain launch prepare data=text .* cloud=ec2"):
+        find_inputs(configured(*words), "train", words)
+    with pytest.raises(MissingInput, match="skytrain launch prepare cloud=ec2"):
+        find_inputs(configured(), "train")
+
+
 def test_wandb_without_its_key_is_refused_before_machines_are_rented(store: Store) -> None:
     store_manifests(store, configured())
     asked = ["trainer.loggers=[wandb]"]
@@ -231,6 +244,21 @@ def test_previews_work_in_an_empty_folder_without_an_account(
     assert "skytrain-example-" in printed.out or "111122223333" in printed.out or words[0] == "plan"
     if words[0] == "plan":  # for the account's region, so that it can be launched
         assert json.loads((tmp_path / "plan.json").read_text())["offers"][0]["region"] == "us-east-1"
+
+
+def test_a_preview_of_a_pipeline_says_what_its_last_machine_does_and_which_weights_it_needs(
+    tmp_path: Path, no_aws: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = ("data=text", "data.source.paths=s3://b/x/*.txt")
+    words = ("launch", "pipeline", "recipe=llama-3.1-8b-p4d", *data, "budget.usd=3000", "cloud=ec2", "--dry-run")
+    monkeypatch.setattr(sys, "argv", ["skytrain", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert not ended.value.code, printed.err
+    assert "evaluates hellaswag, exports, reports" in printed.err
+    assert "skytrain models fetch meta-llama/Llama-3.1-8B cloud=aws" in printed.err
 
 
 def test_a_preview_of_an_endpoint_has_the_sizes_of_the_run_on_this_computer(

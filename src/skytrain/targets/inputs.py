@@ -62,7 +62,7 @@ def prepare_job(request: LaunchRequest) -> ReadyJob:
     if request.job == "train" and (expected := expected_loss_text(ready.config)) is not None:
         ready = replace(ready, summary=[*ready.summary, ("expects", expected)])
     if is_preview(ready.config.cloud):
-        return replace(ready, notes=(*ready.notes, *_weights_to_stage(ready.config), PREVIEW_NOTE))
+        return replace(ready, notes=(*ready.notes, *weights_to_stage(ready.config), PREVIEW_NOTE))
     planned = plan_words(request.plan, request.folders, request.overrides)
     try:
         inputs = find_inputs(ready.config, request.job, [*planned, *request.overrides])
@@ -147,10 +147,17 @@ def _how_to_prepare(config: Config, overrides: Sequence[str]) -> str:
     settings = shlex.join(words)
     if _shares_files(config):
         return f"  prepare them first: skytrain prepare {settings}".rstrip()
-    return (
-        f"  make them there: skytrain launch prepare {settings} cloud=ec2\n"
-        f"  or copy those that you have: skytrain store copy {HERE} {config.store.root}"
-    )
+    if _reads_this_computer(config):
+        make = f"from here: skytrain prepare {settings} cloud=aws"
+    else:
+        make = " ".join(["there: skytrain launch prepare", *([settings] if settings else []), "cloud=ec2"])
+    return f"  make them {make}\n  or copy those that you have: skytrain store copy {HERE} {config.store.root}"
+
+
+def _reads_this_computer(config: Config) -> bool:
+    """Return whether the source is files of this computer, which `launch prepare` refuses."""
+    paths = config.data.source.args.get("paths") or []
+    return any("://" not in path for path in ([paths] if isinstance(paths, str) else paths))
 
 
 def _is_of_prepare(word: str) -> bool:
@@ -221,7 +228,7 @@ def _find_weights(config: Config, store: Store) -> str | None:
     return f"{place}, {model.weights} weights" if isinstance(model, HFModelConfig) else f"weights of {place}"
 
 
-def _weights_to_stage(config: Config) -> list[str]:
+def weights_to_stage(config: Config) -> list[str]:
     """Return what a launch will need of the weights, where there is no store yet that could be asked."""
     found = _weights_of(config)
     if found is None or "://" in found[1] or _shares_files(config):

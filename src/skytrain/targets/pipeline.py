@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from ..aws import PREVIEW_NOTE, is_preview
 from ..checkpoints import committed
-from ..config import Composed, Config, SkytrainError
+from ..config import Composed, Config, SkytrainError, finish_settings
 from ..planning import Budget
 from ..runs import (
     LaunchedStage,
@@ -29,7 +29,7 @@ from ..runs import (
 from ..storage import Store, open_store
 from ..tokens import find_training_data
 from .base import LaunchRequest, ReadyJob
-from .inputs import MissingInput, find_inputs
+from .inputs import MissingInput, find_inputs, weights_to_stage
 from .jobs import finish_name, job_name, plan_finishing, plan_preparation
 from .plans import PlannedJob, plan_words, planned_job
 from .registry import find_target
@@ -74,7 +74,10 @@ def prepare_pipeline(request: LaunchRequest) -> ReadyJob:
     earlier = None if preview else read_pipeline(store, run)
     jobs = _shared(stages, config, store, earlier)
     ready = target.prepare_stages(jobs, request.files(), request.tell)
-    notes = [*ready.notes, *([PREVIEW_NOTE] if preview else _check_inputs(stages, config, words, request.dry_run))]
+    missing = (
+        [*weights_to_stage(config), PREVIEW_NOTE] if preview else _check_inputs(stages, config, words, request.dry_run)
+    )
+    notes = [*ready.notes, *missing]
     record = _record(config, stages, jobs, earlier, run)
 
     def start(reporter: Reporter) -> Sequence[str]:
@@ -83,7 +86,13 @@ def prepare_pipeline(request: LaunchRequest) -> ReadyJob:
 
     return replace(
         ready,
-        summary=[*ready.summary, *_total(config, record), ("store", store.root), *_left_out(stages, run)],
+        summary=[
+            *ready.summary,
+            *_last_stages(config, stages),
+            *_total(config, record),
+            ("store", store.root),
+            *_left_out(stages, run),
+        ],
         notes=notes,
         start=start,
         question="Launch the pipeline?",
@@ -227,6 +236,12 @@ def _record(
     before = {stage.name: stage for stage in (earlier.stages if earlier else [])}
     known = {**before, **now}
     return PipelineRecord(run, config.budget.usd, [known[name] for name in STAGES if name in known])
+
+
+def _last_stages(config: Config, stages: Sequence[_Stage]) -> list[tuple[str, str]]:
+    """Return what the machine of the last stages does."""
+    tasks = ", ".join(finish_settings(config).evaluation.tasks)
+    return [("", f"evaluates {tasks}, exports, reports")] if stages[-1].name == "finish" else []
 
 
 def _total(config: Config, record: PipelineRecord) -> list[tuple[str, str]]:
