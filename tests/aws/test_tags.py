@@ -59,6 +59,10 @@ def test_tags_that_someone_else_wrote_are_read_and_shown_as_they_are(edited: dic
 def test_a_value_that_aws_would_reject_is_named() -> None:
     with pytest.raises(SkytrainError, match=r"skytrain:owner(.|\n)*cloud\.owner=NAME"):
         Tags("demo", "ada; drop")
+    for reserved in ("aws:ada", "AWS:ada"):
+        with pytest.raises(SkytrainError, match="no aws: before"):
+            Tags("demo", reserved)
+    assert Tags("demo", "at aws: work").owner == "at aws: work"
 
 
 def test_the_forms_are_what_the_services_take() -> None:

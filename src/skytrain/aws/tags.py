@@ -13,7 +13,8 @@ from ..config import SkytrainError
 PREFIX = "skytrain:"
 PROJECT, RUN, OWNER, EXPIRES_AT = (PREFIX + name for name in ("project", "run", "owner", "expires-at"))
 SETTINGS = {PROJECT: "cloud.project", RUN: "run", OWNER: "cloud.owner"}  # the time is always one
-ALLOWED = re.compile(r"[\w .:/=+\-@]{1,256}")  # allowed by every service's rules for tag values
+# Allowed by every service's rules for tag values; AWS keeps those with its own prefix for itself.
+ALLOWED = re.compile(r"(?!aws:)[\w .:/=+\-@]{1,256}", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Tags:
         for name, value in self.mapping().items() if checked else ():
             if not ALLOWED.fullmatch(value):
                 raise SkytrainError(
-                    f"{value!r} cannot be the tag {name}: 1 to 256 letters, digits, spaces or . : / = + - @ _\n"
+                    f"{value!r} cannot be the tag {name}: 1 to 256 letters, digits, spaces or . : / = + - @ _, "
+                    "and no aws: before them\n"
                     f"  choose another: {SETTINGS[name]}=NAME"
                 )
 
