@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import pandas
 import pytest
 import torch
 
@@ -49,6 +52,25 @@ def test_a_plan_is_written_only_where_it_is_asked_for(tmp_path: Path, monkeypatc
         skytrain.plan("recipe=gpt2-124m-pile", "budget.usd=0.01")
 
 
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"market": "Spot"}, "market 'Spot'"),
+        ({"nodes": 0}, "0 nodes"),
+        ({"nodes": -1}, "-1 nodes"),
+        ({"deadline_hours": 0}, "deadline of 0 hours"),
+        ({"deadline_hours": float("nan")}, "deadline of nan hours"),
+    ],
+)
+def test_a_limit_of_a_plan_that_means_nothing_is_refused(limits: dict[str, Any], said: str) -> None:
+    with pytest.raises(skytrain.SkytrainError, match=said):
+        skytrain.plan("recipe=gpt2-124m-pile", "budget.usd=150", **limits)
+
+
+def test_a_store_without_runs_has_no_names(tmp_path: Path) -> None:
+    assert skytrain.list_runs(f"store.root='{tmp_path}/none'") == []
+
+
 def test_later_words_win_and_what_is_no_setting_is_named() -> None:
     base = skytrain.compose(*TINY)
     assert skytrain.compose(base, "trainer.steps=7").config.trainer.steps == 7
@@ -62,8 +84,9 @@ def test_later_words_win_and_what_is_no_setting_is_named() -> None:
 def test_groups_of_a_folder_stay_with_what_was_composed(tmp_path: Path) -> None:
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / "mine.yaml").write_text("# @package _global_\ntrainer:\n  steps: 33\n")
-    base = skytrain.compose("recipe=mine", config_dirs=[tmp_path])
-    assert skytrain.compose(base, "seed=2").config.trainer.steps == 33
+    for folders in (tmp_path, str(tmp_path), [tmp_path]):
+        base = skytrain.compose("recipe=mine", config_dirs=folders)
+        assert skytrain.compose(base, "seed=2").config.trainer.steps == 33
 
 
 def test_a_script_may_prepare_on_its_first_line(tmp_path: Path) -> None:
@@ -114,7 +137,30 @@ def test_the_model_of_a_checkpoint_computes_the_loss_that_was_recorded(run: skyt
 def test_the_same_seed_generates_the_same_text(run: skytrain.Run) -> None:
     text = run.generate("ab", max_tokens=8)
     assert text == skytrain.generate("ab", run.name, run.composed, max_tokens=8)
-    assert text != skytrain.generate("ab", run.name, run.composed, max_tokens=8, seed=5)
+    assert text != (other := skytrain.generate("ab", run.name, run.composed, max_tokens=8, seed=5))
+    assert other == run.generate("ab", max_tokens=8, seed=5)
+
+
+def test_tasks_are_scored_by_their_names(run: skytrain.Run, tmp_path: Path) -> None:
+    items = [{"context": "a cat is an", "choices": ["animal", "number"], "label": 0}]
+    (path := tmp_path / "mine.jsonl").write_text("".join(json.dumps(each) + "\n" for each in items))
+    (results,) = skytrain.evaluate_tasks(run.name, tasks=[str(path)], settings=[run.composed])
+    assert len(results.results) == 1
+    with pytest.raises(skytrain.SkytrainError, match="helaswag"):
+        skytrain.evaluate_tasks(run.name, tasks=["helaswag"], settings=[run.composed])
+
+
+def test_what_no_command_line_checked_is_refused(base: Composed, run: skytrain.Run) -> None:
+    with pytest.raises(skytrain.SkytrainError, match="processes=0"):
+        skytrain.train(base, processes=0)
+    with pytest.raises(skytrain.SkytrainError, match="precision 'fp16'"):
+        skytrain.evaluate(run.name, base, precision="fp16")
+
+
+def test_the_tokenizer_of_a_run_encodes_and_decodes(run: skytrain.Run) -> None:
+    tokenizer = run.tokenizer()
+    ids = tokenizer.encode_prompt("Return the")
+    assert tokenizer.decode([each for each in ids if each != tokenizer.eot]) == "Return the"
 
 
 def test_an_exported_folder_is_the_same_model(run: skytrain.Run, tmp_path: Path) -> None:
@@ -153,10 +199,47 @@ def test_a_plain_lightning_trainer_takes_the_same_steps(base: Composed, run: sky
     torch.testing.assert_close(means, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_a_plain_lightning_trainer_has_the_losses_for_its_loggers_and_callbacks(
+    base: Composed, run: skytrain.Run, tmp_path: Path
+) -> None:
+    import lightning
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from lightning.pytorch.loggers import CSVLogger
+
+    options = skytrain.trainer_options(base)
+    best = ModelCheckpoint(tmp_path, monitor="val/loss", filename="best")
+    trainer = lightning.Trainer(
+        **options,
+        callbacks=[best],
+        logger=CSVLogger(tmp_path, version=0),
+        log_every_n_steps=1,
+        val_check_interval=10 * options["accumulate_grad_batches"],
+        check_val_every_n_epoch=None,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    module, data = skytrain.lightning_module(base), skytrain.data_module(base)
+    trainer.fit(module, datamodule=data)
+    recorded = run.metrics()
+    logged = pandas.read_csv(tmp_path / "lightning_logs" / "version_0" / "metrics.csv")
+    torch.testing.assert_close(
+        torch.tensor(logged["train/loss"].dropna().to_numpy(dtype="float32")),
+        torch.tensor(recorded["train/loss"].to_numpy(dtype="float32")),
+        rtol=1e-4,
+        atol=1e-4,
+    )
+    expected = recorded["val/loss"].dropna()
+    assert list(logged["val/loss"].dropna()) == pytest.approx(list(expected), abs=1e-4)
+    assert float(best.best_model_score) == pytest.approx(expected.min(), abs=1e-4)
+    (measured,) = trainer.validate(module, datamodule=data, verbose=False)
+    assert measured["val/loss"] == pytest.approx(expected.iloc[-1], abs=1e-4)
+
+
 def test_a_trainer_of_devices_that_do_not_divide_the_batch_is_refused(base: Composed) -> None:
     assert skytrain.trainer_options(base, devices=2)["accumulate_grad_batches"] == 1
-    with pytest.raises(skytrain.SkytrainError, match="3 devices"):
-        skytrain.trainer_options(base, devices=3)
+    for devices, said in ((3, "3 devices"), (0, "devices=0")):
+        with pytest.raises(skytrain.SkytrainError, match=said):
+            skytrain.trainer_options(base, devices=devices)
     with pytest.raises(skytrain.SkytrainError, match="micro_batch"):
         skytrain.data_module(base, "trainer.micro_batch=auto")
 

@@ -44,12 +44,12 @@ LAST_LINES = 15  # of a failed job's output, in the error
 RESUMABLE = (EXIT_CODES["budget"], EXIT_CODES["interrupted"])
 
 
-def compose(*settings: Settings, config_dirs: Sequence[str | Path] = ()) -> Composed:
+def compose(*settings: Settings, config_dirs: str | Path | Sequence[str | Path] = ()) -> Composed:
     """Return the checked configuration: `.config.trainer.steps`, `.origins` of every value, `.overrides`.
 
-    `config_dirs` are folders with groups of your own, such as `recipe/mine.yaml`.
+    `config_dirs` is a folder with groups of your own, such as `recipe/mine.yaml`, or several.
     """
-    return _compose(settings, config_dirs)
+    return _compose(settings, [config_dirs] if isinstance(config_dirs, str | Path) else config_dirs)
 
 
 def prepare(*settings: Settings, quiet: bool = False) -> Prepared:
@@ -79,6 +79,8 @@ def train(
     """
     from .runs import run_name
 
+    if processes < 1:
+        raise SkytrainError(f"processes={processes}: must be at least 1")
     composed = _compose(settings, start=source)
     start = Start(source, weights_only, at_step)
     if processes > 1:
@@ -171,7 +173,7 @@ def evaluate_tasks(
     """Return the results of downstream tasks such as `hellaswag`, one entry for each model."""
     from .pipelines.evaluate import TasksRequest, evaluate_tasks as pipeline
 
-    config = _compose((*settings, f"tasks=[{','.join(tasks)}]")).config
+    config = _compose((*settings, f"evaluation.tasks=[{','.join(tasks)}]")).config
     with _Progress(quiet) as reporter:
         return list(pipeline(config, TasksRequest(sources), reporter))
 
@@ -210,11 +212,14 @@ def load_run(name: str | None = None, *settings: Settings) -> Run:
 
 
 def list_runs(*settings: Settings) -> list[str]:
-    """Return the names of all runs of a store."""
-    from .runs import run_names
+    """Return the names of all runs of a store; none where nothing has been trained yet."""
+    from .runs import NoRuns, run_names
     from .storage import open_store
 
-    return list(run_names(open_store(_compose(settings).config.store)))
+    try:
+        return list(run_names(open_store(_compose(settings).config.store)))
+    except NoRuns:
+        return []
 
 
 @dataclass(frozen=True)
@@ -291,7 +296,7 @@ class Run:
         return load_model(self.store, f"{self.name}@{self.checkpoint(step).step}").model
 
     def tokenizer(self) -> Tokenizer:
-        """Return the run's tokenizer, with `encode` and `decode`."""
+        """Return the run's tokenizer: `encode_prompt(text)` gives ids, `decode(ids)` gives text."""
         from .checkpoints import recorded_tokenizer
 
         return recorded_tokenizer(self.store, self.record)
@@ -300,9 +305,18 @@ class Run:
         """Return the loss on the validation split of the data that the run was trained on."""
         return evaluate(self._source(step), self.composed, tokens=tokens)
 
-    def generate(self, prompt: str, step: int | None = None, *, max_tokens: int = 128, temperature: float = 0.8) -> str:
-        """Return the continuation of a prompt."""
-        return generate(prompt, self._source(step), self.composed, max_tokens=max_tokens, temperature=temperature)
+    def generate(
+        self,
+        prompt: str,
+        step: int | None = None,
+        *,
+        max_tokens: int = 128,
+        temperature: float = 0.8,
+        seed: int = 0,
+    ) -> str:
+        """Return the continuation of a prompt. Another seed gives another text."""
+        source = self._source(step)
+        return generate(prompt, source, self.composed, max_tokens=max_tokens, temperature=temperature, seed=seed)
 
     def export(self, folder: str | Path, step: int | None = None) -> Path:
         """Write the model and its tokenizer in Hugging Face's layout, in bf16, to a new folder; return the folder."""
@@ -328,7 +342,10 @@ def data_module(*settings: Settings) -> TokenDataModule:
 
 
 def lightning_module(*settings: Settings, model: nn.Module | None = None) -> CausalLM:
-    """Return the LightningModule with model, loss, optimizer and schedule; `model` replaces the configured one."""
+    """Return the LightningModule with model, loss, optimizer and schedule; `model` replaces the configured one.
+
+    It logs `train/loss` each step, and `val/loss` whenever your Trainer validates.
+    """
     from .models import build_model
     from .training import make_module, plan_training, with_precision
 
@@ -339,7 +356,9 @@ def lightning_module(*settings: Settings, model: nn.Module | None = None) -> Cau
             "  set trainer.ema_decay=null, and add Lightning's own WeightAveraging callback"
         )
     built = build_model(config.model, seed=config.seed) if model is None else model
-    return make_module(config, plan_training(config), built, lambda _: None)
+    module = make_module(config, plan_training(config), built, lambda _: None)
+    module.logs = True
+    return module
 
 
 def trainer_options(*settings: Settings, devices: int = 1) -> dict[str, Any]:
@@ -350,6 +369,8 @@ def trainer_options(*settings: Settings, devices: int = 1) -> dict[str, Any]:
     """
     from .training import plan_training, with_precision
 
+    if devices < 1:
+        raise SkytrainError(f"devices={devices}: must be a number of devices, at least 1")
     config = with_precision(_with_micro_batch(_compose(settings)).config)
     plan = plan_training(config)
     together = plan.micro_batch * devices

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from ..checkpoints import is_model_file, load_model
-from ..config import Config, SkytrainError, check_named
+from ..config import Config, Precision, SkytrainError, check_named
 from ..models import check_precision, choose_device_type, is_pretrained, resolve_precision
 from ..runs import RunRecord, load_run
 from ..storage import Store, record_of
@@ -37,6 +37,8 @@ def place_model(config: Config, store: Store, source: str | None, precision: str
     """
     device = choose_device_type(config.trainer.device)
     if precision is not None:
+        if precision not in get_args(Precision):
+            raise SkytrainError(f"precision {precision!r}: must be one of {', '.join(get_args(Precision))}")
         check_precision(device, precision, "--precision")
     of_a_run = source is not None and not is_pretrained(source) and not is_model_file(source)
     if source and of_a_run and (forest := read_ensemble(store, source.partition("@")[0])):

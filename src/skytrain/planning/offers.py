@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..config import ConfigError
+from ..config import ConfigError, SkytrainError
 from .budget import Budget
 from .catalog import MARKETS, Catalog, InstanceType, Market, Price
 from .communication import Node
@@ -61,6 +61,14 @@ class PlanRequest:
         False  # the question is how many tokens the budget buys, so dollars and hours do not limit it yet
     )
     most_hours: float | None = None  # with tokens_open: only as many nodes as spend the budget within this
+
+    def __post_init__(self) -> None:
+        if self.market not in (None, *MARKETS):
+            raise SkytrainError(f"market {self.market!r}: must be one of {', '.join(MARKETS)}")
+        if self.nodes is not None and self.nodes < 1:
+            raise SkytrainError(f"{self.nodes} nodes: must be at least 1")
+        if self.deadline_hours is not None and not 0 < self.deadline_hours < math.inf:
+            raise SkytrainError(f"a deadline of {self.deadline_hours:g} hours: must be more than 0")
 
     @property
     def budget(self) -> Budget:

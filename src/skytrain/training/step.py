@@ -111,6 +111,8 @@ class CausalLM(pl.LightningModule):
         self._step_targets: tuple[int, int | None] | None = None  # the current step, and its targets
         self._loads = RouterLoads(model)
         self.group_settings: list[dict[str, Any]] = []  # the optimizer's settings as configured, before a restore
+        self.logs = False  # whether Lightning's logger gets the losses: for a Trainer of the user's own
+        self._validated = (torch.zeros(()), torch.zeros(()))  # summed loss, and the number of sequences
 
     # A micro-batch.
 
@@ -166,6 +168,11 @@ class CausalLM(pl.LightningModule):
             super().optimizer_zero_grad(epoch, batch_idx, optimizer)
 
     # The update, after the backward pass of the last micro-batch.
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Log the step's loss where `logs` asks for it. Lightning calls it before clipping."""
+        if self.logs:
+            self.log("train/loss", self._step_loss(), prog_bar=True, sync_dist=True)
 
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
@@ -345,7 +352,7 @@ class CausalLM(pl.LightningModule):
         average = self._optimization.average
         return nullcontext() if average is None else average.in_place(self.model)
 
-    # Evaluation in the training loop: evaluators call these, not Lightning's loop.
+    # Evaluation. In `train` evaluators call this; only a Trainer of the user's own has Lightning's loop, and its hooks.
 
     def validation_step(  # type: ignore[override]
         self, batch: Batch | torch.Tensor, batch_index: int
@@ -364,6 +371,19 @@ class CausalLM(pl.LightningModule):
         # Counted in whole sequences, so that batches without padding count for exactly as many as they have.
         sequences = count_targets(targets) / targets.size(1) * bool(rows)
         return weighted(loss.detach().double(), sequences, targets), sequences
+
+    def on_validation_epoch_start(self) -> None:
+        self._validated = (torch.zeros((), device=self.device), torch.zeros((), device=self.device))
+
+    def on_validation_batch_end(self, outputs: Any, *_: Any) -> None:
+        loss, sequences = self._validated
+        self._validated = (loss + outputs[0], sequences + outputs[1])
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the mean loss of the validation split, as an evaluation of `train` measures it."""
+        loss, sequences = (self.trainer.strategy.reduce(each, reduce_op="sum") for each in self._validated)
+        if sequences:
+            self.log("val/loss", (loss / sequences).float(), prog_bar=True)
 
     def _with_rows_of_all_ranks(self, batch: Batch) -> Batch:
         """Add rows without targets where the strategy needs the same number of rows on every rank."""
