@@ -5,7 +5,7 @@ code, so that new prose costs no run.
 
     python scripts/notebooks.py            # write what has changed
     python scripts/notebooks.py --run 07   # also run those whose name contains 07, and keep what they print
-    python scripts/notebooks.py --check    # write nothing; fail where a notebook and its script disagree
+    python scripts/notebooks.py --check    # write nothing; fail where a notebook disagrees with its script, or was not run
 """
 
 from __future__ import annotations
@@ -89,6 +89,12 @@ def is_current(script: Path) -> bool:
     return path.exists() and sources(json.loads(path.read_text())) == sources(notebook_of(script))
 
 
+def was_run(script: Path) -> bool:
+    """Return whether every cell of code in the notebook beside a script shows what it printed."""
+    cells = json.loads(script.with_suffix(".ipynb").read_text())["cells"]
+    return all(cell["execution_count"] for cell in cells if cell["cell_type"] == "code")
+
+
 def save(notebook: dict[str, Any], path: Path) -> None:
     path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
 
@@ -130,8 +136,14 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.check:
         stale = [script.name for script in scripts() if not is_current(script)]
-        print(f"run python scripts/notebooks.py: {', '.join(stale)}" if stale else "notebooks and scripts agree")
-        sys.exit(bool(stale))
+        silent = [script.stem for script in scripts() if script.name not in stale and not was_run(script)]
+        if stale:
+            print(f"run python scripts/notebooks.py: {', '.join(stale)}")
+        for name in silent:
+            print(f"without what it prints: python scripts/notebooks.py --run {name}")
+        if not stale and not silent:
+            print("notebooks and scripts agree, and every notebook has what it prints")
+        sys.exit(bool(stale or silent))
     for script in scripts():
         path = script.with_suffix(".ipynb")
         if arguments.run is not None and arguments.run in script.name:

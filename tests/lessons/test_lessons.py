@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import os
 import re
@@ -76,6 +77,21 @@ def test_the_notebooks_have_the_cells_of_the_scripts(notebooks: ModuleType) -> N
     assert len(notebooks.scripts()) >= 10
     stale = [script.name for script in notebooks.scripts() if not notebooks.is_current(script)]
     assert not stale, "run python scripts/notebooks.py"
+
+
+def test_the_notebooks_have_what_they_print(notebooks: ModuleType) -> None:
+    silent = [script.stem for script in notebooks.scripts() if not notebooks.was_run(script)]
+    assert not silent, "run python scripts/notebooks.py --run NAME"
+
+
+def test_a_notebook_whose_code_was_changed_but_not_run_is_found(notebooks: ModuleType, tmp_path: Path) -> None:
+    script = Path(shutil.copy(LESSONS[0], tmp_path))
+    shutil.copy(LESSONS[0].with_suffix(".ipynb"), tmp_path)
+    assert notebooks.was_run(script)
+    script.write_text(script.read_text().replace("answer = None", "answer = 1"))
+    path = script.with_suffix(".ipynb")
+    notebooks.save(notebooks.keep_outputs(notebooks.notebook_of(script), json.loads(path.read_text())), path)
+    assert notebooks.is_current(script) and not notebooks.was_run(script)
 
 
 def test_a_cell_that_was_changed_in_one_of_them_is_found(notebooks: ModuleType, tmp_path: Path) -> None:
