@@ -102,6 +102,10 @@ def test_the_site_is_built_and_a_browser_shows_it_from_a_folder_without_errors(s
                 assert tab.value("document.querySelector('article').innerText.length") > 100, name
                 assert tab.value("document.documentElement.scrollWidth") <= width, f"{name}: reaches beyond the screen"
                 assert not tab.value("[...document.images].filter(each => !each.naturalWidth).length"), name
+                drawn = (
+                    "[...document.querySelectorAll('article p > img, article p > svg')].map(each => each.clientWidth)"
+                )
+                assert all(wide >= 600 for wide in tab.value(drawn)), f"{name}: a drawing too small to read"
         tab.open((site.SITE / "index.html").as_uri())
         tab.value("document.querySelector('.md-search__button').click()")
         tab.until("document.activeElement.shadowRoot !== null")
