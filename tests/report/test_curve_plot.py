@@ -47,6 +47,12 @@ def test_a_task_has_error_bars_and_its_chance():
     assert ">chance 0.25<" in svg and svg.count('stroke="#0072B2"/>') == 6, "two caps and a bar for each point"
 
 
+def test_long_names_in_the_legend_keep_the_end_that_tells_them_apart():
+    names = ["llama-micro-python-docs-513eab0e", "llama-micro-python-docs-513eab0f"]
+    svg = Plot("t", "x", "y", [PlotLayer(name, [(1.0, 1.0)], colour=at) for at, name in enumerate(names)]).svg()
+    assert ">llama-mic..-513eab0e<" in svg and ">llama-mic..-513eab0f<" in svg
+
+
 def test_names_stand_on_the_axis_in_place_of_numbers():
     layers = [PlotLayer("", [(1.0, 1.0)]), PlotLayer("", [(2.0, 2.0)])]
     svg = Plot(title="t", x_label="x", y_label="", layers=layers, y_names=["hyperband", "a-long-strategy-name"]).svg()

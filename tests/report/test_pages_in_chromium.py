@@ -104,7 +104,7 @@ def test_hover_shows_the_values_and_a_drag_zooms_all_panels(tab, config, tmp_pat
     x, y, width, height = tab.value(BOX.format(1))
     tab.mouse("mouseMoved", x + width / 2, y + height / 2)
     shown = tab.value("[...document.querySelectorAll('.tip')].filter(each => !each.hidden).map(each => each.innerText)")
-    assert len(shown) == 1 and "base, step" in shown[0] and "faster, step" in shown[0]
+    assert len(shown) == 1 and "base\nstep" in shown[0] and "faster\nstep" in shown[0]
     assert tab.value("[...document.querySelectorAll('.cross')].filter(each => !each.hidden).length") > 15
     tab.drag((x + width * 0.4, y + height / 2), (x + width * 0.6, y + height / 2))
     low, high = map(float, tab.value("document.documentElement.dataset.span").split())
@@ -129,6 +129,29 @@ def test_a_long_name_leaves_room_for_what_is_beside_it(tab, tmp_path, width):
     assert len(ends := tab.value(states)) == 2 and max(ends) < width
     rows = "[...document.querySelectorAll('table.words tr')].map(each => each.getBoundingClientRect().height)"
     assert max(tab.value(rows)) < 400 and not tab.errors
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_long_names_that_differ_at_the_end_can_be_told_apart(tab, tmp_path, width):
+    """The names that runs get by themselves end with a hash."""
+    config = store_of_runs.configuration(tmp_path)
+    for name in (names := [f"{'a-model-of-mine-' * 5}513eab0{end}" for end in "ef"]):
+        store_of_runs.write_run(config, name, steps=20)
+    (path := tmp_path / "page.html").write_text(compare(config, names))
+    tab.open(path.as_uri(), width=width)
+    tab.until("document.documentElement.dataset.drawn")
+    tab.value("document.querySelectorAll('canvas')[1].scrollIntoView({block: 'center'})")
+    x, y, wide, height = tab.value(BOX.format(1))
+    tab.mouse("mouseMoved", x + wide / 2, y + height / 2)
+    for place in ("#runs label", ".who", ".tip:not([hidden])"):
+        ends = (
+            f"[...document.querySelectorAll('{place} .name')].map(each => [each.lastChild.textContent,"
+            " each.lastChild.getBoundingClientRect().right, each.parentElement.getBoundingClientRect().right])"
+        )
+        shown = tab.value(ends)
+        assert sorted(text for text, _, _ in shown) == ["513eab0e", "513eab0f"], place
+        assert all(right <= edge + 1 for _, right, edge in shown), place
+    assert not tab.errors
 
 
 def test_the_table_of_runs_fits_the_screen_and_has_no_column_of_dashes(tab, config, tmp_path):

@@ -18,7 +18,7 @@ BOTTOM = 52
 RIGHT = 168
 RIGHT_WITHOUT_LEGEND = 24
 LETTER = 7  # width of a letter, about
-LEGEND_LETTERS = 20
+LEGEND_LETTERS = 20  # of longer names the middle is left out: names of runs end with the hash that tells them apart
 LINE_HEIGHT = 14
 # Okabe and Ito's colours, which most colour-blind people can tell apart.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31", "#7F3C8D")
@@ -100,7 +100,11 @@ class Plot:
             y = TOP + 8 + 18 * number
             shade = PALETTE[colour % len(PALETTE)]
             parts.append(f'<rect x="{WIDTH - RIGHT + 14}" y="{y - 5}" width="10" height="10" fill="{shade}"/>')
-            short = name if len(name) <= LEGEND_LETTERS else f"{name[: LEGEND_LETTERS - 2]}.."
+            short = (
+                name
+                if len(name) <= LEGEND_LETTERS
+                else f"{name[: LEGEND_LETTERS // 2 - 1]}..{name[1 - LEGEND_LETTERS // 2 :]}"
+            )
             parts.append(_text(WIDTH - RIGHT + 30, y + 4, short))
         return parts
 

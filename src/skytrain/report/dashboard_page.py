@@ -32,7 +32,8 @@ SWEEP_COLUMNS = ("sweep", "state", "trials", "running", "dollars", "final run at
 DASHBOARD_STYLE = """
 #bar { display: flex; flex-wrap: wrap; gap: .8rem; align-items: center; margin: 1rem 0; position: sticky; top: 0; }
 #bar { background: var(--paper); padding: .4rem 0; z-index: 2; } #filter { flex: 0 1 320px; padding: .3rem .5rem; }
-#runs th { cursor: pointer; } a { color: inherit; } td input { margin-right: .5rem; }
+.first { display: flex; align-items: center; } .first input { flex: none; } .first a { min-width: 0; }
+#runs td + td, #runs th + th { padding: .3rem .6rem; } #runs th { cursor: pointer; } a { color: inherit; } td input { margin-right: .5rem; }
 .state::before { content: "●"; margin-right: .4rem; color: #8c6d31; } .running::before, .starting::before { color: #3a9bdc; }
 .done::before { color: #009e73; } .failed::before, .damaged::before, .launch-failed::before { color: #c0392b; }
 .interrupted::before, .stale::before { color: #d55e00; }

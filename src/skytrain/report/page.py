@@ -24,6 +24,8 @@ table { border-collapse: collapse; display: block; overflow-x: auto; }
 th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; } th { color: var(--faint); font-weight: 500; }
 td:first-child { max-width: min(50vw, 28rem); overflow: hidden; text-overflow: ellipsis; }
+.name { display: inline-flex; overflow: hidden; min-width: 0; max-width: 100%; vertical-align: bottom; white-space: pre; }
+.name span { flex: none; } .name span:first-child:not(:last-child) { flex: 0 1 auto; overflow: hidden; text-overflow: ellipsis; }
 table.words th, table.words td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 table.words td { min-width: 6rem; } table.words td:first-child { min-width: 9rem; }
 tr.merged td { background: var(--merged); font-weight: 600; } td.best { color: var(--good); font-weight: 600; }
@@ -37,6 +39,7 @@ tr.merged td { background: var(--merged); font-weight: 600; } td.best { color: v
 pre { background: var(--soft); padding: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; }
 """
 CURVES_STYLE = """
+#runs label { display: flex; align-items: center; } #runs label > :not(.name) { flex: none; }
 #runs th { white-space: normal; vertical-align: bottom; } #runs td + td, #runs th + th { padding: .3rem .6rem; }
 #controls { display: flex; flex-wrap: wrap; gap: .4rem 1.2rem; align-items: center; margin: 1.2rem 0 .4rem; }
 #controls { position: sticky; top: 0; background: var(--paper); padding: .4rem 0; z-index: 2; }
@@ -48,11 +51,12 @@ figcaption .note { font-weight: 400; }
 .choice { position: absolute; top: 10px; bottom: 26px; background: #3a9bdc44; pointer-events: none; }
 .tip { position: absolute; top: 12px; background: var(--paper); border: 1px solid var(--line); border-radius: 6px; }
 .tip { padding: .3rem .6rem; font-size: 12px; pointer-events: none; z-index: 3; max-width: 75%; opacity: .96; }
-.tip div { white-space: nowrap; overflow: hidden; text-overflow: ellipsis; } .tip .at { color: var(--faint); }
+.tip div { display: flex; align-items: center; gap: 4px; white-space: nowrap; overflow: hidden; }
+.tip .at { color: var(--faint); } .tip div > :not(.name) { flex: none; }
 .tip i, .dot { display: inline-block; width: 9px; height: 9px; margin-right: 6px; border-radius: 2px; }
-.swatch { display: inline-block; width: 18px; border-top: 3px solid; margin: 0 6px 3px; } .dashed { border-top-style: dashed; }
+.swatch { display: inline-block; width: 18px; border-top: 3px solid; margin: 0 6px; } .dashed { border-top-style: dashed; }
 .row { display: flex; gap: .6rem; align-items: center; margin: 2px 0; }
-.who { flex: 0 0 clamp(80px, 16vw, 220px); overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.who { flex: 0 0 clamp(104px, 16vw, 220px); min-width: 0; }
 .bar { position: relative; flex: 1; height: 16px; background: var(--soft); }
 .bar i { position: absolute; top: 0; bottom: 0; border-radius: 2px; border-right: 1px solid var(--paper); }
 .labels { flex: 1; display: flex; justify-content: space-between; } .ends { color: var(--faint); font-size: 12px; }
@@ -97,8 +101,8 @@ def content_policy(script: str) -> str:
 
 
 def page_script(name: str) -> str:
-    """Return a script of this package."""
-    return (SCRIPTS / name).read_text(encoding="utf-8")
+    """Return a script of this package, with what it uses."""
+    return "".join((SCRIPTS / each).read_text(encoding="utf-8") for each in ("elements.js", name))
 
 
 def html_data(data: Any) -> str:

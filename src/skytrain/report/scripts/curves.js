@@ -1,5 +1,4 @@
 // Draws the curves of runs. Reads numbers and texts from #data; texts reach the page as text only, never as HTML.
-"use strict";
 (() => {
 const PALETTE = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B07D00", "#3A9BDC", "#8E44AD", "#8C6D31", "#C0392B", "#6B7280"];
 const STATES = {done: "#009E73", running: "#0072B2", interrupted: "#D55E00", failed: "#C0392B"};
@@ -8,14 +7,6 @@ const HEIGHT = 260;
 let data = JSON.parse(document.getElementById("data").textContent);
 const view = {axis: "step", from: null, to: null, log: false, hidden: new Set()};
 const panels = new Map();
-
-function element(tag, parent, text, kind) {
-  const made = document.createElement(tag);
-  if (text !== undefined) made.textContent = text;
-  if (kind) made.className = kind;
-  if (parent) parent.appendChild(made);
-  return made;
-}
 
 function colour(run) { return PALETTE[run % PALETTE.length]; }
 
@@ -284,7 +275,8 @@ function hover(panel, x) {
     element("i", row).style.background = colour(number);
     const spread = curve.errors ? ` ± ${short(curve.errors[at])}` : curve.low ? ` (${short(curve.low[at])} to ${short(curve.high[at])})` : "";
     element("b", row, short(value) + spread);
-    element("span", row, ` ${run.name}, step ${Math.round(curve.x[at])}`);
+    appendName(row, run.name);
+    element("span", row, `step ${Math.round(curve.x[at])}`, "at");
   }
   panel.tip.hidden = false;
   const at = panel.place.X(x), left = at > panel.canvas.clientWidth / 2;
@@ -417,8 +409,7 @@ function buildTable() {
     });
     const swatch = element("i", label, undefined, number >= PALETTE.length ? "swatch dashed" : "swatch");
     swatch.style.borderTopColor = colour(number);
-    label.append(run.name);
-    label.title = run.name;
+    appendName(label, run.name);
     run.facts.forEach(([, text], at) => { if (known[at]) element("td", row, text); });
   });
 }
@@ -457,7 +448,7 @@ function buildTimeline() {
   const when = seconds => new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ");
   for (const run of data.runs) {
     const row = element("div", place, undefined, "row");
-    element("span", row, run.name, "who");
+    appendName(element("span", row, undefined, "who"), run.name);
     const bar = element("div", row, undefined, "bar");
     for (const attempt of run.attempts) {
       const part = element("i", bar);

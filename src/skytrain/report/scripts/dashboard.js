@@ -1,17 +1,8 @@
 // The overview of a store: filters, sorts and chooses runs to compare. Texts reach the page as text only.
-"use strict";
 (() => {
 let data = JSON.parse(document.getElementById("data").textContent);
 const chosen = new Set();
 let sorted = {column: null, down: false};
-
-function element(tag, parent, text, kind) {
-  const made = document.createElement(tag);
-  if (text !== undefined) made.textContent = text;
-  if (kind) made.className = kind;
-  if (parent) parent.appendChild(made);
-  return made;
-}
 
 function fill() {
   const tiles = document.getElementById("tiles");
@@ -56,7 +47,7 @@ function fillRuns() {
   const body = element("tbody", table);
   for (const row of rows) {
     const line = element("tr", body);
-    const first = element("td", line);
+    const first = element("div", element("td", line), undefined, "first");
     const box = element("input", first);
     box.type = "checkbox";
     box.checked = chosen.has(row.name);
@@ -65,8 +56,8 @@ function fillRuns() {
       if (box.checked) chosen.add(row.name); else chosen.delete(row.name);
       showChosen();
     });
-    const link = element("a", first, row.name);
-    link.title = row.name;
+    const link = element("a", first);
+    appendName(link, row.name);
     link.href = `/run?name=${encodeURIComponent(row.name)}`;
     row.cells.forEach((text, number) => {
       const cell = element("td", line, text);
