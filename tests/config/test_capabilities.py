@@ -74,6 +74,13 @@ def test_an_average_of_weights_in_bf16_is_refused():
     assert "bf16-mixed" in (refusal("trainer.ema_decay=0.99", "trainer.precision=bf16-true").hint or "")
 
 
+def test_the_width_of_mlps_is_of_no_concern_to_tensor_parallelism_where_all_layers_have_experts():
+    words = ["model=mixtral-tiny", "model.mlp_width=33", "parallel=tp", "trainer.batch_tokens=8192"]
+    check_job(compose(words).config, 2)
+    with pytest.raises(ConfigError, match=r"model.mlp_width, which is 33, does not divide among 2 ranks"):
+        check_job(compose([*words, "model.experts.dense_layers=1"]).config, 2)
+
+
 def test_a_norm_over_all_heads_is_refused_where_ranks_divide_them():
     olmo = ["model=olmo-2-1b", "trainer.sequence_length=1024"]
     compose([*olmo, "parallel=fsdp"])

@@ -85,7 +85,7 @@ def _tensor(setup: Setup) -> str | None:
     sizes = {
         "model.heads": model.heads,
         "model.kv_heads": model.groups,
-        "model.mlp_width": model.hidden_width,
+        **({"model.mlp_width": model.hidden_width} if model.experts is None or model.experts.dense_layers else {}),
         "the padded vocabulary (model.pad_vocab_to)": model.padded_vocab,
         "the part of a sequence (trainer.sequence_length)": setup.config.trainer.sequence_length // mesh.context,
     }
