@@ -3,8 +3,11 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
 
+from skytrain.cli.main import app
 from skytrain.config import BatchSizes
+from skytrain.pipelines import bench_loss as pipeline
 from skytrain.pipelines.bench_loss import (
     Contender,
     LossBench,
@@ -36,7 +39,8 @@ def test_settings_are_trained_with_each_seed_and_compared_at_the_first_ones_loss
     slow, fast = bench.contenders
     assert [run.run for run in slow.runs] == ["loss-slow-1", "loss-slow-2"]
     assert [point.tokens for point in slow.runs[0].points] == [512, 1024, 1536, 2048]
-    assert bench.loss == pytest.approx(sum(run.points[-1].loss for run in slow.runs) / 2)
+    assert bench.loss == max(run.points[-1].loss for run in slow.runs)
+    assert slow.cost(bench.loss) is not None  # the first settings reach their own loss with every seed
     tokens, seconds = fast.cost(bench.loss)
     assert max(tokens) < 2048 and min(seconds) > 0
     files = write_bench(bench, tmp_path)
@@ -44,6 +48,45 @@ def test_settings_are_trained_with_each_seed_and_compared_at_the_first_ones_loss
     assert json.loads((tmp_path / "results.json").read_text())["contenders"][1]["name"] == "fast"
     again = bench_loss(found, Silent(), loss=bench.loss)
     assert again.contenders == bench.contenders  # the runs are there already
+
+
+def test_runs_of_long_settings_have_names_of_their_own_that_a_folder_can_have():
+    long = "trainer.batch_schedule=[{batch_tokens: 64K, until_tokens: 20M}] " * 5
+    names = [run_name(long + last, 1) for last in ("optimizer.lr=1", "optimizer.lr=2")]
+    assert len(set(names)) == 2 and max(map(len, names)) < 130
+    assert run_name("optimizer.lr=1e-3", 2) == "loss-optimizer.lr-1e-3-2"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--try", "optimizer.lr='1e-3"], "--try optimizer.lr='1e-3: No closing quotation"),
+        (["--try", "seed=4"], "seed=4: bench loss names its runs and trains the seeds 1 to N"),
+        (["--try", "trainer.steps=3", "run=mine"], "run=mine: bench loss names its runs"),
+    ],
+)
+def test_a_try_that_cannot_be_read_or_set_is_refused(words, problem):
+    answer = CliRunner().invoke(app, ["bench", "loss", *words])
+    assert answer.exit_code != 0 and problem in str(answer.exception)
+
+
+def test_the_settings_of_a_try_win_over_those_of_all(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(
+        pipeline, "bench_loss", lambda configs, *_, **more: seen.update(configs) or LossBench((), 1.0, None)
+    )
+    words = [
+        "recipe=quickstart",
+        "optimizer.lr=1",
+        "trainer.steps=50",
+        "--try",
+        "optimizer.lr=2",
+        "--try",
+        "",
+        "--json",
+    ]
+    CliRunner().invoke(app, ["bench", "loss", *words], catch_exceptions=False)
+    assert {name: each[0].optimizer.lr for name, each in seen.items()} == {"optimizer.lr=2": 2.0, "": 1.0}
 
 
 def point(tokens, seconds, loss):

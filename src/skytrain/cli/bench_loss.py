@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ..config import SkytrainError
 from .bench_serve import Instance, MarketName, Price, Region
 from .options import ConfigDirs, Json, Overrides, compose_overrides
 
@@ -24,7 +25,7 @@ TargetLoss = Annotated[
         "--loss",
         min=0.0,
         metavar="NATS",
-        help="The validation loss to reach. Default: the last one of the first settings.",
+        help="The validation loss to reach. Default: that of the first settings at their end, with the worst seed.",
         show_default=False,
     ),
 ]
@@ -53,7 +54,8 @@ def bench_loss(
     Trains each of them on one text.
 
     Prints tokens, minutes and dollars to the loss, as means over seeds with 95% intervals. Settings after the options hold
-    for all; prepare the text first. Runs are kept in the store as loss-SETTINGS-SEED: the same command resumes them.
+    for all that do not set them; prepare the text first. Runs are kept in the store as loss-SETTINGS-SEED: the same command
+    resumes them.
 
     \b
     Example:
@@ -69,11 +71,11 @@ def bench_loss(
     configs = {
         words: [
             compose_overrides(
-                [*shlex.split(words), *common, f"seed={seed}", f"run={pipeline.run_name(words, seed)}"], config_dir
+                [*common, *own, f"seed={seed}", f"run={pipeline.run_name(words, seed)}"], config_dir
             ).config
             for seed in range(1, seeds + 1)
         ]
-        for words in tries
+        for words, own in _split(tries, common).items()
     }
     if out is not None:
         make_folder(out)
@@ -86,3 +88,21 @@ def bench_loss(
     print_table(pipeline.loss_rows(bench))
     if files:
         print(f"results: {', '.join(map(str, files))}")
+
+
+def _split(tries: list[str], common: list[str]) -> dict[str, list[str]]:
+    """Return the overrides of each --try by its text; raise for those that the bench itself decides."""
+    split = {}
+    for words in tries:
+        try:
+            split[words] = shlex.split(words)
+        except ValueError as error:
+            raise SkytrainError(
+                f"--try {words}: {error}\n  quote the whole once, such as --try 'optimizer.lr=1e-3'"
+            ) from None
+    for word in (*common, *(word for own in split.values() for word in own)):
+        if word.startswith(("seed=", "run=")):
+            raise SkytrainError(
+                f"{word}: bench loss names its runs and trains the seeds 1 to N\n  give the number: --seeds N"
+            )
+    return split

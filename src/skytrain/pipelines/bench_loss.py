@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import statistics
@@ -16,6 +17,7 @@ from ..runs import Reporter, read_metrics
 from ..storage import open_store
 from .train import train
 
+LONGEST_NAME = 100  # of what a run's name has of its settings
 # Student's t for a 95% interval of a mean, by the number of seeds less one; beyond, that of the normal distribution.
 T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
@@ -55,7 +57,8 @@ class Contender:
     runs: tuple[LossRun, ...]
 
     def final_loss(self) -> float:
-        return statistics.mean(run.points[-1].loss for run in self.runs)
+        """Return the loss that every seed has at its end: the highest of their last ones."""
+        return max(run.points[-1].loss for run in self.runs)
 
     def cost(self, loss: float) -> tuple[list[float], list[float]] | None:
         """Return the tokens and the seconds that each run took to the loss; None unless all reached it."""
@@ -94,8 +97,11 @@ def bench_loss(
 
 
 def run_name(name: str, seed: int) -> str:
-    """Return the name of a contender's run: its settings, with what names cannot hold replaced."""
-    return f"loss-{re.sub(r'[^a-z0-9.]+', '-', name.lower()).strip('-')}-{seed}"
+    """Return the name of a contender's run: its settings, with what names cannot hold replaced, and long ones cut."""
+    words = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+    if len(words) > LONGEST_NAME:
+        words = f"{words[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return f"loss-{words}-{seed}"
 
 
 def _trained(name: str, config: Config, reporter: Reporter) -> LossRun:
