@@ -6,8 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from botocore.session import get_session
 
 from skytrain.aws import Call, Tags
 from skytrain.targets.ec2.serve import key_parameter
@@ -46,6 +48,30 @@ POWERS = (
     "ecr:SetRepositoryPolicy", "s3:PutBucketPolicy", "s3:PutLifecycleConfiguration", "kms:PutKeyPolicy", "kms:ScheduleKeyDeletion",
     "sagemaker:CreateNotebookInstance", "sagemaker:CreateProcessingJob", "elasticmapreduce:AddJobFlowSteps",
 )  # fmt: skip
+# Services of which viewers and operators read, by the names of policies -> those of botocore.
+SERVICES = {
+    "autoscaling": "autoscaling", "ec2": "ec2", "eks": "eks", "elasticmapreduce": "emr", "emr-serverless": "emr-serverless",
+    "fsx": "fsx", "iam": "iam", "kms": "kms", "logs": "logs", "s3": "s3", "sagemaker": "sagemaker", "scheduler": "scheduler",
+    "secretsmanager": "secretsmanager", "ssm": "ssm", "sts": "sts", "tag": "resourcegroupstaggingapi",
+}  # fmt: skip
+SECRET_FIELDS = {"CustomerGatewayConfiguration", "Environment", "Input", "UserData"}
+HARMLESS = {"NextToken", "IPAddress"}
+SHOWN_TO_VIEWERS = {
+    "ec2:DescribeSpotInstanceRequests": "`gc` and `doctor` ask; only requests of the form before templates have user data",
+    "fsx:DescribeFileSystems": "`gc` asks; a password can be set there, and is not shown",
+}
+SHOWN = {
+    "viewer": SHOWN_TO_VIEWERS,
+    "operator": {
+        **SHOWN_TO_VIEWERS,
+        "ec2:DescribeLaunchTemplateVersions": "a launch reads its own, and versions know no tags",
+        **dict.fromkeys(
+            ("elasticmapreduce:DescribeCluster", "elasticmapreduce:ListSteps", "emr-serverless:GetApplication",
+             "emr-serverless:GetJobRun", "sagemaker:DescribeTrainingJob"),
+            "an operator asks about jobs that do not exist yet, which have no tags to be told by",
+        ),
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,7 +85,7 @@ class Step:
 
 def steps(base: RenderedBase, run_as_code: Mapping[str, tuple[str, ...]]) -> set[Step]:
     """Return every way by which a role reaches what it should not."""
-    found = (_ended, _written_runs, _read_keys, _taken, _read, _powers)
+    found = (_ended, _written_runs, _read_keys, _taken, _read, _secrets, _powers)
     return {*_written_code(base, run_as_code), *(step for search in found for step in search(base))}
 
 
@@ -135,6 +161,34 @@ def _read(base: RenderedBase) -> Iterator[Step]:
             yield Step("viewer", "others", f"{action} shows a start script or an environment")
 
 
+def _secrets(base: RenderedBase) -> Iterator[Step]:
+    """Nobody reads what AWS itself calls sensitive, of things of others: botocore's models mark such fields of answers."""
+    session = get_session()
+    for service in sorted(SERVICES):
+        model = session.get_service_model(SERVICES[service])
+        for operation in model.operation_names:
+            action = f"{service}:{operation}"
+            fields = _sensitive(model.operation_model(operation).output_shape, frozenset())
+            for role in ("viewer", "operator") if fields else ():
+                tags = {"aws:ResourceTag/skytrain:project": "other"}
+                if action not in SHOWN[role] and _allows(base, role, action, "*", tags):
+                    yield Step(role, "others", f"{action} shows {', '.join(sorted(fields))}")
+
+
+def _sensitive(shape: Any, above: frozenset[str]) -> set[str]:
+    """Return the fields of an answer that AWS calls sensitive, or that hold secrets whatever AWS calls them."""
+    if shape is None or shape.name in above:
+        return set()
+    above |= {shape.name}
+    if shape.type_name == "structure":
+        inner = shape.members.items()
+        named = {name for name, each in inner if each.metadata.get("sensitive") or name in SECRET_FIELDS}
+        return (named - HARMLESS).union(*(_sensitive(each, above) for _, each in inner))
+    if shape.type_name == "list":
+        return _sensitive(shape.member, above)
+    return _sensitive(shape.value, above) if shape.type_name == "map" else set()
+
+
 def _powers(base: RenderedBase) -> Iterator[Step]:
     for role in ROLES:
         for action in POWERS:
@@ -178,6 +232,8 @@ def test_the_search_finds_the_holes_of_the_policies_before(before: RenderedBase)
         Step("viewer", "others", "ec2:DescribeLaunchTemplateVersions shows a start script or an environment"),
         Step("viewer", "others", "autoscaling:DescribeLaunchConfigurations shows a start script or an environment"),
         Step("viewer", "others", "sagemaker:DescribeTrainingJob shows a start script or an environment"),
+        Step("viewer", "others", "ec2:DescribeVpnConnections shows CustomerGatewayConfiguration, PreSharedKey"),
+        Step("operator", "others", "ec2:DescribeVpnConnections shows CustomerGatewayConfiguration, PreSharedKey"),
     ):
         assert step in found
     assert not {step for step in found if step.target == "anybody"}

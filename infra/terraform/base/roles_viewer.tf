@@ -99,8 +99,6 @@ resource "aws_iam_policy" "read_account" {
           "emr-serverless:ListApplications",
           "emr-serverless:ListJobRuns",
           "emr-serverless:ListTagsForResource",
-          "sagemaker:DescribeEndpoint",
-          "sagemaker:DescribeEndpointConfig",
           "sagemaker:DescribeTrainingJob",
           "sagemaker:ListEndpoints",
           "sagemaker:ListTags",
@@ -109,7 +107,6 @@ resource "aws_iam_policy" "read_account" {
           "eks:DescribeNodegroup",
           "eks:ListClusters",
           "eks:ListNodegroups",
-          "scheduler:GetSchedule",
           "scheduler:ListScheduleGroups",
           "scheduler:ListSchedules",
           "scheduler:ListTagsForResource",
@@ -123,10 +120,20 @@ resource "aws_iam_policy" "read_account" {
         Resource  = "*"
         Condition = { StringNotEquals = { "aws:ResourceTag/skytrain:project" = var.project } }
       },
-      { # Those of older services, which know no tags and which Skytrain does not use.
-        Sid      = "NoUserDataOfOldServices"
-        Effect   = "Deny"
-        Action   = ["autoscaling:DescribeLaunchConfigurations", "ec2:DescribeSpotFleetRequests"]
+      { # Start scripts of older services, keys of VPNs, secrets of identity providers, signed addresses. They know no tags,
+        # and Skytrain uses none of them.
+        Sid    = "NoSecretsOfOtherServices"
+        Effect = "Deny"
+        Action = [
+          "autoscaling:DescribeLaunchConfigurations",
+          "ec2:DescribeBundleTasks",
+          "ec2:DescribeConversionTasks",
+          "ec2:DescribeImportImageTasks",
+          "ec2:DescribeImportSnapshotTasks",
+          "ec2:DescribeSpotFleetRequests",
+          "ec2:DescribeVerifiedAccessTrustProviders",
+          "ec2:DescribeVpnConnections",
+        ]
         Resource = "*"
       },
       {
