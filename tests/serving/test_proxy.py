@@ -173,6 +173,18 @@ def test_requests_have_limits(port: int) -> None:
         assert limit in text
 
 
+@pytest.mark.parametrize("sized", ["Content-Length: 4000000", "Transfer-Encoding: chunked"])
+def test_a_client_without_the_key_is_refused_before_its_request_is_taken_in(sized: str, port: int) -> None:
+    """nginx holds what a request has sent so far: 256 connections of one client would fill a pod's memory."""
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.settimeout(20)
+            connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n{sized}\r\n\r\n".encode())
+            assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
+    assert ask(port, "POST", "/v1/completions", KEY, b"{}") == 200
+    assert {path for _, path, _ in Upstream.asked} == {"/v1/models", "/v1/completions"}
+
+
 def test_a_made_certificate_proves_the_endpoint_to_those_who_are_given_it(
     nginx: str, upstream: int, tmp_path: Path
 ) -> None:

@@ -64,25 +64,29 @@ http {{
   server {{
     listen {listen};
 {tls}    error_page 404 405 @closed;
+    error_page 401 @keyless;
     location = {open} {{ limit_except GET {{ deny all; }} proxy_pass http://127.0.0.1:{upstream}{open}; }}
 {locations}
 {metrics}    location / {{ return 404; }}
     location @closed {{ return 404 '{{"error": "not found"}}'; }}
+    location @keyless {{ return 401 '{{"error": "Unauthorized"}}'; }}
   }}
 {metrics_server}}}
 """
-LOCATION = (
-    "    location = {path} {{ limit_except {method} {{ deny all; }} proxy_pass http://127.0.0.1:{upstream}{path}; }}"
-)
+# nginx takes up to 4 MiB of a request before it passes it on, for each of a client's connections. So vLLM is asked first
+# whether the key is right, by a request without a body: who has none fills no memory.
+LOCATION = """\
+    location = {path} {{ auth_request /key; limit_except {method} {{ deny all; }} proxy_pass http://127.0.0.1:{upstream}{path}; }}"""
+KEY_LOCATION = """\
+    location = /key {{ internal; proxy_pass http://127.0.0.1:{upstream}/v1/models; proxy_pass_request_body off; proxy_set_header Content-Length ""; proxy_set_header Host 127.0.0.1; proxy_set_header Connection ""; }}"""
 TLS = """\
     ssl_certificate {certificate};
     ssl_certificate_key {key};
     ssl_protocols TLSv1.2 TLSv1.3;
 """
-# Of one endpoint: vLLM itself says whether the key is right.
+# Of one endpoint.
 GUARDED_METRICS = """\
     location = /metrics {{ auth_request /key; limit_except GET {{ deny all; }} proxy_pass http://127.0.0.1:{upstream}/metrics; }}
-    location = /key {{ internal; proxy_pass http://127.0.0.1:{upstream}/v1/models; proxy_pass_request_body off; proxy_set_header Content-Length ""; }}
 """
 # Of pods: a port of its own, which the network policy opens to Prometheus only.
 METRICS_SERVER = """\
@@ -128,7 +132,7 @@ class ProxySettings:
             tls=tls,
             open=OPEN,
             upstream=self.upstream,
-            locations="\n".join(locations),
+            locations="\n".join([*locations, KEY_LOCATION.format(upstream=self.upstream)]),
             metrics="" if own else GUARDED_METRICS.format(upstream=self.upstream),
             metrics_server=own,
         )
