@@ -190,6 +190,10 @@ def test_a_process_masks_what_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
             "password p4ssw0rd",
         ),  # a secret of the console, all of it
         ("p4ss/w0rd+", "https://ada:p4ss%2Fw0rd%2B@host"),
+        ("p4ss/w0rd+", "https://ada:p4ss/w0rd%2B@host"),  # as urllib writes a path
+        ("p4ss w0rd+", "https://host/?key=p4ss+w0rd%2B"),  # and a form
+        ("p4ss&w0rd", "<pre>p4ss&amp;w0rd</pre>"),
+        ("pässw0rd", repr("pässw0rd".encode())),
     ],
 )
 def test_a_secret_is_masked_however_it_is_printed(secret: str, printed: str) -> None:

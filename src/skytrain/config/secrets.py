@@ -11,8 +11,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from html import escape
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 from .environment import set_variables, variable
 from .errors import ConfigError
@@ -108,8 +109,15 @@ def _spellings(value: str) -> tuple[str, ...]:
     parts = [value, *value.splitlines()]
     with suppress(ValueError, RecursionError):
         parts += [text for _, text in _texts(json.loads(value))]
-    return tuple(
-        spelling
-        for part in parts
-        for spelling in (part, repr(part)[1:-1], json.dumps(part)[1:-1], quote(part, safe=""))
+    return tuple({spelling for part in parts for spelling in _written(part)})
+
+
+def _written(part: str) -> tuple[str, ...]:
+    """Return the ways in which Python, JSON, addresses and pages write a text."""
+    python = (repr(part)[1:-1], ascii(part)[1:-1], repr(part.encode(errors="replace"))[2:-1])
+    addresses = (
+        quote(part, safe="", errors="replace"),
+        quote(part, errors="replace"),
+        quote_plus(part, errors="replace"),
     )
+    return (part, *python, json.dumps(part)[1:-1], *addresses, escape(part))
