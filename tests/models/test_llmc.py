@@ -79,5 +79,5 @@ def test_an_unknown_version_is_refused(model, tmp_path):
 
 
 def test_a_model_that_is_not_gpt2_is_refused(decoder_config, tmp_path):
-    with pytest.raises(ConfigError, match=r"has no form in llm.c"):
+    with pytest.raises(ConfigError, match=r"^model.family: llama has no form in llm.c, which trains GPT-2\n.*--to hf"):
         save_llmc(build_model(decoder_config("llama-tiny", kv_heads=2, mlp_width=96), seed=0), tmp_path / "x.bin")

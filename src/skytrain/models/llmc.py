@@ -169,9 +169,11 @@ def _check_family(config: DecoderConfig) -> None:
     plain: DecoderConfig = build(
         DecoderConfig, {**traits, "name": "", "layers": 1, "width": 1, "heads": 1, "vocab_size": 1}
     )
-    for field in traits.keys() - free:
-        if getattr(config, field) != getattr(plain, field):
+    for field in ("family", *(key for key in traits if key not in free)):
+        value = getattr(config, field)
+        if value != getattr(plain, field):
             raise ConfigError(
                 f"model.{field}",
-                f"{getattr(config, field)!r} has no form in llm.c, which trains GPT-2 ({getattr(plain, field)!r})",
+                f"{'null' if value is None else value} has no form in llm.c, which trains GPT-2",
+                hint="skytrain export --to hf writes it for transformers, vLLM and everything that reads their folders",
             )
