@@ -1,5 +1,6 @@
 """What a loss is expected to be, and how the user's own runs change that."""
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +16,7 @@ from skytrain.planning import (
     expected_loss,
     expected_loss_text,
     hellaswag,
+    known_texts,
     lowest_of_each,
     model_sizes,
     useful_tokens,
@@ -107,6 +109,13 @@ def test_a_batch_that_does_not_suit_the_tokens_costs_some_of_them() -> None:
     little = LossForecaster(OPEN_RUNS, 1.0, 1.0, distinct=1e8)
     losses = [little.loss(size, tokens, 2**16) for tokens in np.geomspace(1e8, 1e13, 40)]
     assert losses == sorted(losses, reverse=True)
+
+
+def test_texts_that_are_read_in_hours_say_how_much_there_is() -> None:
+    texts = known_texts()
+    for name in ("wikitext", "tinystories", "python-docs", "openwebtext", "fineweb", "fineweb-edu"):
+        assert compose([f"data={name}"]).config.data.name == name
+        assert (texts[name].tokens or math.inf) < 2e10
 
 
 def test_only_the_best_trial_of_a_size_and_length_counts() -> None:

@@ -119,7 +119,9 @@ class BestAnswer:
                     f"the next {word} one ({format_count(near.size.parameters)}, {format_count(near.tokens)} tokens) "
                     f"{near.forecast.loss - row.forecast.loss:+.3f}"
                 )
+        batch = row.config.trainer.batch_tokens
         suited = best_batch(useful_tokens(row.tokens, row.distinct_tokens))
+        larger = ", but larger steps exchange less here" if batch > 2 * suited and offer.gpus > 1 else ""
         lines = [
             f"{format_count(row.size.parameters)} parameters on {format_count(row.tokens)} tokens "
             f"({row.tokens / row.size.parameters:.0f} for each) have the lowest expected loss for the money, "
@@ -129,8 +131,7 @@ class BestAnswer:
             f"${row.purchase.estimate.usd_p90:,.2f} at p90."
             if offer.placement
             else "",
-            f"Steps of {row.config.trainer.batch_tokens:,} tokens (the best for such a run is {format_count(suited)}, Step Law); "
-            "the learning rate is the recipe's, moved along the batch-aware law: `skytrain tune` finds it.",
+            f"Steps of {batch:,} tokens (the best for such a run is {format_count(suited)}, Step Law{larger}); the learning rate is the recipe's, moved along the batch-aware law: `skytrain tune` finds it.",
         ]
         lines.append(self._text_line)
         if row.model == self.largest:

@@ -48,7 +48,7 @@ S3_PART_BYTES = 64 * 2**20
 KEPT_DAYS = 30.0  # how long data and checkpoints stay in the bucket
 
 ASSUMPTIONS = {
-    "step time": "lognormal; sigma 3% measured, 8% calibrated, 20% assumed (its p10-p90 holds 82 to 96% of published runs of software that the fit had not seen)",
+    "step time": "lognormal; sigma 3% measured, 8% calibrated, 20% assumed (its p10-p90 holds 92 to 97% of published runs of software that the fit had not seen)",
     "spot price": "uniform between the cheapest and the most expensive zone of the region on the day of the price; assumed to stay",
     "boot": "uniform, 5 to 12 minutes for each start; assumed",
     "compile": "uniform, 40 to 180 s for each start where trainer.compile is on; assumed",
