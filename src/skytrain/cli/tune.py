@@ -104,7 +104,7 @@ def run_command(
             )
         with reporter() as console:
             schedule = plan_sweep(composed.config, console, _measure_steps if measure or count_gpus() else None)
-        print(_schedule_text(schedule))
+        print(_schedule_text(schedule, composed.config.tune.strategy))
         return
     from ..aws import take_secrets
     from ..tuning import SweepStopped
@@ -123,7 +123,7 @@ def run_command(
     print(_answer_text(tuned, words, composed.config.tune.usd_per_hour))
 
 
-def _schedule_text(schedule: Schedule) -> str:
+def _schedule_text(schedule: Schedule, strategy: str) -> str:
     problem = schedule.problem
     lines = [*schedule.announced, f"{'':>5} {'rung':<16} {'value':>9} {'tokens':>14} {'at most':>10} {'sum':>10}"]
     total = 0.0
@@ -142,9 +142,9 @@ def _schedule_text(schedule: Schedule) -> str:
     )
     unspent = schedule.search_usd - total
     if not schedule.axes and unspent >= min(rung.usd for rung in problem.rungs):
-        lines.append(
-            f"{_usd(unspent)} would be left: if trials go as published laws say, no further one is worth its money."
-        )
+        plans = strategy.split("+")[-1] == "ladder"  # the others do not compare a trial with its price
+        why = "no further one is worth its money" if plans else f"{strategy} asks for no further one that fits"
+        lines.append(f"{_usd(unspent)} would be left: if trials go as published laws say, {why}.")
     if schedule.axes:
         turns = ", ".join(schedule.axes)
         lines.append(
