@@ -1,6 +1,6 @@
 """What four budgets buy: `skytrain plan --best` for $40, $150, $1,000 and $10,000, and whether it is monotone and stable.
 
-    python benchmarks/planning/best.py --scan > benchmarks/planning/best.log        # some minutes
+    python benchmarks/planning/best.py --scan --settings 50 > benchmarks/planning/best.log   # up to an hour
 
 With --scan, then 200 random budgets of 50 random settings (recipes, texts, serving, limits, deadlines, regions, markets, machines),
 each once more with a cent added: the loss must not rise with the budget, and a cent must move it by less than 0.001. It does so
@@ -150,4 +150,4 @@ if __name__ == "__main__":
     if "--only-scan" not in sys.argv:
         answers()
     if "--scan" in sys.argv or "--only-scan" in sys.argv:
-        scan(50)
+        scan(int(sys.argv[sys.argv.index("--settings") + 1]) if "--settings" in sys.argv else 50)

@@ -57,23 +57,38 @@ def test_a_deadline_is_met_by_as_many_nodes_as_it_takes() -> None:
 
 
 def test_a_run_of_years_is_refused_with_the_nodes_that_it_needs() -> None:
-    config = compose([*LLAMA, *HUGE, "trainer.tokens=15T", "loader.shuffle=blocks"]).config
+    words = [*LLAMA, *HUGE, "trainer.tokens=7T", "loader.shuffle=blocks"]
+    config = compose([*words, "trainer.batch_tokens=16777216"]).config
     request = PlanRequest(instance="p5.48xlarge", market="on-demand")
     found = offers_for(config, request)
     assert choose(found) is None
-    error = str(refuse(found, request))
+    error = str(refuse(found, request, workload_of(config)))
     assert "within 90 days" in error
     needed = int(error.split("--nodes ")[1])
     assert needed > max(offer.nodes for offer in found if offer.placement)
     assert PlanRequest(nodes=needed).longest_hours is None and request.longest_hours == LONGEST_HOURS
+    choice = choose(offers_for(config, replace(request, nodes=needed)))
+    assert choice and choice.estimate and choice.estimate.hours_p90 <= LONGEST_HOURS
+
+
+def test_more_nodes_are_advised_only_where_they_finish_in_time() -> None:
+    """Machines with a slow network wait for each other, and the batch may leave too little for each of many."""
+    slow = replace(ONE_G5, nodes=None, deadline_hours=2)
+    error = str(refuse(offers_for(CONFIG, slow), slow, workload_of(CONFIG)))
+    assert "finishes within 2h" in error and "no number of nodes up to 4,096 would be enough" in error
+    one = PlanRequest(instance="p5.48xlarge", nodes=1, market="spot", region="us-east-2", deadline_hours=24)
+    config = compose([*LLAMA, "trainer.tokens=20B"]).config
+    needed = int(str(refuse(offers_for(config, one), one, workload_of(config))).split("--nodes ")[1])
+    choice = choose(offers_for(config, replace(one, nodes=needed)))
+    assert needed > 1 and choice and choice.estimate and choice.estimate.hours_p90 <= 24
 
 
 def test_an_offer_that_the_budget_pays_for_is_refused_for_its_own_reason() -> None:
     request = replace(ONE_G5, budget_usd=1000)
     found = [replace(offer, problem="the cluster has no g5") for offer in offers_for(CONFIG, request)]
-    assert choose(found) is None and "the cluster has no g5" in str(refuse(found, request))
+    assert choose(found) is None and "the cluster has no g5" in str(refuse(found, request, workload_of(CONFIG)))
     poor = replace(ONE_G5, budget_usd=1)
-    assert "budget.usd=1 is too small" in str(refuse(offers_for(CONFIG, poor), poor))
+    assert "budget.usd=1 is too small" in str(refuse(offers_for(CONFIG, poor), poor, workload_of(CONFIG)))
 
 
 def test_node_counts_follow_from_the_run_and_the_machine() -> None:
@@ -234,7 +249,8 @@ def test_a_mesh_that_fits_nothing_is_refused_for_its_own_reason_with_one_that_fi
 def test_the_reason_why_no_offer_fits_is_not_that_a_speed_is_unknown() -> None:
     composed, open_mesh = compose_plan(GPT2, [], "pipeline=3")
     request = PlanRequest(nodes=1, region="us-east-2", market="spot")
-    error = refuse(find_offers(planned_workload(composed, open_mesh), CATALOG, request), request)
+    workload = planned_workload(composed, open_mesh)
+    error = refuse(find_offers(workload, CATALOG, request), request, workload)
     assert "the mesh pipeline 3 is for 3 GPUs, not 8" in str(error)
 
 

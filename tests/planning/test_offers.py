@@ -150,7 +150,7 @@ def test_the_mesh_asked_for_is_planned_within_memory_on_every_offer() -> None:
 def test_a_budget_too_small_names_the_smallest_that_works() -> None:
     found = offers_for(CONFIG, PlanRequest(budget_usd=1))
     assert choose(found) is None
-    error = refuse(found, PlanRequest(budget_usd=1))
+    error = refuse(found, PlanRequest(budget_usd=1), workload_of(CONFIG))
     assert "budget.usd=1 is too small" in str(error) and error.exit_code == 2
     enough = int(str(error).split("try: budget.usd=")[1].split(",")[0])
     assert choose(offers_for(CONFIG, PlanRequest(budget_usd=enough))) is not None
@@ -160,13 +160,13 @@ def test_a_model_that_fits_nowhere_says_what_it_needs() -> None:
     config = compose(["model=llama-3.1-70b", "tokenizer.vocab_size=257", "trainer.precision=bf16-mixed"]).config
     found = offers_for(config, PlanRequest(instance="g5.xlarge", nodes=1))
     assert choose(found) is None
-    assert "per GPU" in str(refuse(found, PlanRequest()))
+    assert "per GPU" in str(refuse(found, PlanRequest(), workload_of(CONFIG)))
 
 
 def test_a_type_that_a_region_does_not_sell_is_listed_with_that_reason() -> None:
     found = offers_for(CONFIG, PlanRequest(instance="p4de.24xlarge", region="us-east-2", nodes=1))
     assert {offer.problem for offer in found} == {"not sold on-demand in us-east-2", "not sold spot in us-east-2"}
-    assert "not sold" in str(refuse(found, PlanRequest()))
+    assert "not sold" in str(refuse(found, PlanRequest(), workload_of(CONFIG)))
 
 
 def test_a_plugged_in_model_is_refused_with_what_to_do() -> None:
@@ -185,7 +185,7 @@ def test_a_deadline_costs_what_the_cheapest_offer_before_it_costs(everything: li
 
 def test_a_deadline_that_nothing_meets_names_the_quickest() -> None:
     wish = PlanRequest(deadline_hours=0.01, instance="g5.xlarge", nodes=1)
-    assert "the quickest takes" in str(refuse(offers_for(CONFIG, wish), wish))
+    assert "the quickest takes" in str(refuse(offers_for(CONFIG, wish), wish, workload_of(CONFIG)))
 
 
 def test_the_tokens_that_a_budget_buys_cost_that_budget() -> None:
@@ -267,7 +267,7 @@ def test_sagemaker_is_ranked_beside_ec2_once_its_prices_are_known() -> None:
 
 def test_sagemaker_without_prices_is_refused_with_the_command_that_fetches_them() -> None:
     request = PlanRequest(instance="g5.12xlarge", nodes=1, target="sagemaker")
-    assert "skytrain catalog refresh" in str(refuse(offers_for(CONFIG, request), request))
+    assert "skytrain catalog refresh" in str(refuse(offers_for(CONFIG, request), request, workload_of(CONFIG)))
 
 
 def test_machines_on_demand_fail_as_often_as_llama_3s_did() -> None:

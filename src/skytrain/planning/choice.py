@@ -99,7 +99,7 @@ def costly_settings(config: Config, choice: Offer, workload_for: Callable[[Confi
     return lines
 
 
-def refuse(offers: Sequence[Offer], request: PlanRequest) -> SkytrainError:
+def refuse(offers: Sequence[Offer], request: PlanRequest, workload: Workload) -> SkytrainError:
     """Return an error that says why no offer can be chosen and what would be the minimum to make one possible."""
     priced = [offer for offer in offers if offer.estimate]
     if not any(offer.placement for offer in offers):
@@ -120,7 +120,7 @@ def refuse(offers: Sequence[Offer], request: PlanRequest) -> SkytrainError:
     if request.longest_hours is not None and all(
         offer.estimate and offer.estimate.hours_p90 > request.longest_hours for offer in priced
     ):
-        return _too_slow(priced, request.longest_hours, request)
+        return _too_slow(priced, request.longest_hours, request, workload)
     in_time = [
         offer
         for offer in priced
@@ -133,8 +133,25 @@ def refuse(offers: Sequence[Offer], request: PlanRequest) -> SkytrainError:
             f"no offer can be used: {cheapest.name}: {cheapest.problem}\n  try another --instance, or without it"
         )
     return SkytrainError(
-        f"budget.usd={request.budget_usd:g} is too small for every offer: the least that works is ${cheapest.estimate.usd_p90:,.2f} ({cheapest.name})\n  try: budget.usd={math.ceil(cheapest.estimate.usd_p90)}, or fewer tokens: skytrain plan --how-many-tokens"
+        f"budget.usd={request.budget_usd:g} is too small for every offer: the least that works is ${cheapest.estimate.usd_p90:,.2f} ({cheapest.name})\n  try: budget.usd={math.ceil(cheapest.estimate.usd_p90)}, or fewer tokens: with --how-many-tokens, plan says how many it buys"
     )
+
+
+def _enough_nodes(quick: Offer, hours: float, workload: Workload) -> int | None:
+    """Return how many machines like those of the quickest offer finish in time; None if no number does."""
+    assert quick.estimate
+    # Powers of two, so that batches and layers divide evenly; fewer than at the same speed a node are never enough.
+    nodes = 2 ** math.ceil(math.log2(quick.nodes * quick.estimate.hours_p90 / hours))
+    while nodes <= MOST_NODES:
+        placement = place(workload, quick.instance, nodes)
+        if isinstance(placement, Placement):
+            larger = estimate_offer(workload, placement, replace(quick, nodes=nodes))
+            if larger.hours_p90 <= hours:
+                return nodes
+            if larger.hours_p90 > quick.estimate.hours_p90:  # they wait for each other
+                return None
+        nodes *= 2
+    return None
 
 
 def _distance_from_fitting(offer: Offer) -> tuple[bool, int]:
@@ -142,22 +159,16 @@ def _distance_from_fitting(offer: Offer) -> tuple[bool, int]:
     return offer.instance.device.peak_flops is None, -offer.nodes * offer.instance.gpu_memory_mib
 
 
-def _too_slow(priced: Sequence[Offer], hours: float, request: PlanRequest) -> SkytrainError:
+def _too_slow(priced: Sequence[Offer], hours: float, request: PlanRequest, workload: Workload) -> SkytrainError:
     quick = min(priced, key=lambda offer: offer.estimate.hours_p90 if offer.estimate else 0.0)
     assert quick.estimate
     within = f"{LONGEST_HOURS / 24:.0f} days" if request.deadline_hours is None else format_seconds(3600 * hours)
-    # The next power of two, so that batches and layers divide evenly.
-    needed = 2 ** math.ceil(math.log2(quick.nodes * quick.estimate.hours_p90 / hours))
-    if request.nodes is None and hours > 1 and needed <= MOST_NODES:
-        hint = f"at the same speed per node, about {needed} nodes would be enough: --nodes {needed}"
-    elif needed > MOST_NODES:
-        hint = f"even {MOST_NODES:,} nodes would not be enough: a smaller model, fewer tokens, or a later --deadline"
-    elif 3600 * hours < BOOT_SECONDS[1]:
+    if 3600 * hours < BOOT_SECONDS[1]:
         hint = f"a later --deadline: machines boot for up to {format_seconds(BOOT_SECONDS[1])}, which no number of them shortens"
-    elif request.nodes is None:  # many were tried
-        hint = "a later --deadline, or fewer tokens"
+    elif nodes := _enough_nodes(quick, hours, workload):
+        hint = f"{nodes} nodes would be enough: --nodes {nodes}"
     else:
-        hint = "a later --deadline, more nodes, or fewer tokens"
+        hint = f"no number of nodes up to {MOST_NODES:,} would be enough: a smaller model, fewer tokens, larger and fewer steps (trainer.batch_tokens), or a later --deadline"
     return SkytrainError(
         f"no offer finishes within {within}: the quickest takes {quick.estimate.hours_p90:,.1f} h at p90 ({quick.name})\n  {hint}"
     )

@@ -125,7 +125,7 @@ def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: 
     offers = startable(composed.config, find_offers(workload, catalog, request, sellers()))
     choice = choose(offers)
     if choice is None:
-        return Planned(offers, refusal=refuse(offers, request))
+        return Planned(offers, refusal=refuse(offers, request, workload))
     why = " ".join(filter(None, (explain(choice, offers, request), _other_micro_batch(composed, choice, workload))))
     costly = costly_settings(
         composed.config, choice, lambda changed: planned_workload(replace(composed, config=changed), open_mesh)
@@ -202,7 +202,7 @@ def plan_tokens(composed: Composed, open_mesh: bool, request: PlanRequest, rows:
     workload = replace(planned_workload(composed, open_mesh), work=work_of(config, steps=1))
     offers = find_offers(workload, load_catalog(), replace(request, tokens_open=True), sellers())
     if not any(offer.placement for offer in offers):
-        raise refuse(offers, request)
+        raise refuse(offers, request, workload)
     return most_tokens(config, offers, request.budget_usd, request.deadline_hours, rows)
 
 
