@@ -201,25 +201,29 @@ def commands_page() -> str:
         options = [each for each in command.params if not getattr(each, "hidden", False) and each.name != "help"]
         if options:
             lines += ["| argument | |", "| --- | --- |"]
-            lines += [f"| `{_argument(each)}` | {_cell(getattr(each, 'help', '') or '')} |" for each in options]
+            lines += [_option(command, each) for each in options]
             lines.append("")
     return "\n".join(lines)
 
 
 def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
     below = getattr(command, "commands", None)
-    if below is None:
+    if below is None or command.invoke_without_command:
         yield path, command
-        return
-    for name in sorted(below):
+    for name in sorted(below or {}):
         yield from _commands(below[name], f"{path} {name}")
 
 
-def _argument(option: Any) -> str:
+def _option(command: Any, option: Any) -> str:
+    """Return the row of an option or argument, as `--help` shows it: with its choices and its default."""
+    import typer
+
     if option.param_type_name == "argument":
-        return option.metavar or str(option.name).upper()
-    words = " ".join(option.opts)
-    return f"{words} {option.metavar}".replace("|", "\\|") if option.metavar else words
+        words, about = option.metavar or str(option.name).upper(), getattr(option, "help", "")
+    else:
+        words, about = option.get_help_record(typer.Context(command))
+    shown = html.escape(words, quote=False).replace("|", "&#124;")  # in backquotes a backslash before | would be shown
+    return f"| <code>{shown}</code> | {_cell(about or '')} |"
 
 
 def _cell(text: str) -> str:

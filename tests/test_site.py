@@ -36,6 +36,14 @@ def test_every_page_is_in_the_navigation_and_every_entry_is_a_page(site: ModuleT
     assert named == expected, "name each page of docs/ once in the nav of zensical.toml"
 
 
+def test_the_page_of_commands_has_those_that_have_others_below_them(site: ModuleType) -> None:
+    shown = site.commands_page()
+    assert "\n## skytrain catalog\n" in shown and "\n## skytrain catalog refresh\n" in shown
+    of_catalog = shown.partition("\n## skytrain catalog\n")[2].partition("\n## ")[0]
+    assert "<code>--market &lt;spot&#124;on-demand&gt;</code> | The market to rank by. [default: spot]" in of_catalog
+    assert "\n## skytrain data\n" not in shown, "it only groups others"
+
+
 @pytest.mark.parametrize(
     ("message", "words"),
     [

@@ -265,6 +265,7 @@ def test_the_legend_explains_the_range_the_price_and_what_was_tried() -> None:
     open_request, named = " ".join(offers_legend(PlanRequest())), " ".join(offers_legend(PlanRequest(nodes=3)))
     for part in ("$/h is for all nodes", "p10-p90"):
         assert part in open_request and part in named
+    assert not any("$/h" in line for line in offers_legend(PlanRequest(), wide=False)), "a column that is not shown"
     assert "node counts tried: 1, 2, 4, 8" in open_request and "node counts" not in named
 
 

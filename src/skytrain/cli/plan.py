@@ -420,7 +420,7 @@ def _print_offers(config: Config, planned: Planned, request: PlanRequest, wanted
         print(
             f"and {len(planned.offers) - len(shown)} more (--rows N shows them, --wide all columns); offers that break a limit come last"
         )
-    for line in offers_legend(request):
+    for line in offers_legend(request, wanted.wide):
         print(line)
     print(sellers_note(sellers(), load_catalog(), request))
     print(prices_note(load_catalog()))

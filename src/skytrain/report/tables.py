@@ -185,10 +185,11 @@ def choice_lines(choice: Offer) -> list[str]:
     return lines
 
 
-def offers_legend(request: PlanRequest) -> list[str]:
+def offers_legend(request: PlanRequest, wide: bool = True) -> list[str]:
     """Explain the table's columns and the scope of the search."""
     lines = [
-        "$/h is for all nodes together. total $ is the median; p10-p90: of 1,000 simulated runs one in ten costs less, one in ten more.",
+        *(["$/h is for all nodes together."] if wide else []),
+        "total $ is the median; p10-p90: of 1,000 simulated runs one in ten costs less, one in ten more.",
         "A limit (budget, deadline) counts as kept where nine in ten keep it.",
     ]
     if request.nodes is None:
