@@ -41,6 +41,7 @@ def test_the_page_of_commands_has_those_that_have_others_below_them(site: Module
     assert "\n## skytrain catalog\n" in shown and "\n## skytrain catalog refresh\n" in shown
     of_catalog = shown.partition("\n## skytrain catalog\n")[2].partition("\n## ")[0]
     assert "<code>--market &lt;spot&#124;on-demand&gt;</code> | The market to rank by. [default: spot]" in of_catalog
+    assert not re.findall(r"<code>--[\w-]+ &lt;(?:str|int|float)\b[^<]*", shown), "name what a user gives, not its type"
     assert "\n## skytrain data\n" not in shown, "it only groups others"
 
 

@@ -26,13 +26,14 @@ Prompts = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, metavar="N", help="The same seed sends the same prompts in the same order.")]
 Price = Annotated[
-    float | None, typer.Option("--usd-per-hour", min=0.0, help="Price of the machine.", show_default=False)
+    float | None,
+    typer.Option("--usd-per-hour", min=0.0, metavar="USD", help="Price of the machine.", show_default=False),
 ]
 Instance = Annotated[
     str | None,
     typer.Option(metavar="TYPE", help="EC2 instance type, for its price: g5.xlarge.", show_default=False),
 ]
-Region = Annotated[str, typer.Option(help="Region of that price.")]
+Region = Annotated[str, typer.Option(metavar="NAME", help="Region of that price.")]
 MarketName = Annotated[Literal["on-demand", "spot"], typer.Option("--market", help="Market of that price.")]
 Timeout = Annotated[
     float, typer.Option(min=0.1, metavar="SECONDS", help="A request fails when no part of its answer came for so long.")

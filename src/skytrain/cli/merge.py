@@ -54,10 +54,10 @@ Base = Annotated[
 ]
 
 
-T = Annotated[float, typer.Option("--t", help="slerp: 0 is the first model, 1 the second.")]
-Density = Annotated[float, typer.Option(help="ties, dare: the share of differences that is kept.")]
-Scale = Annotated[float, typer.Option(help="Factor of the merged difference from --base.")]
-Seed = Annotated[int, typer.Option(min=0, help="dare: what is dropped.")]
+T = Annotated[float, typer.Option("--t", metavar="NUMBER", help="slerp: 0 is the first model, 1 the second.")]
+Density = Annotated[float, typer.Option(metavar="SHARE", help="ties, dare: the share of differences that is kept.")]
+Scale = Annotated[float, typer.Option(metavar="FACTOR", help="Factor of the merged difference from --base.")]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="dare: what is dropped.")]
 Last = Annotated[
     int | None,
     typer.Option(min=2, metavar="N", help="Average the last N checkpoints of one run (LAWA).", show_default=False),
@@ -76,7 +76,7 @@ Normalize = Annotated[
         show_default=False,
     ),
 ]
-Decay = Annotated[float, typer.Option(help="ema: the weight of what came before each model.")]
+Decay = Annotated[float, typer.Option(metavar="WEIGHT", help="ema: the weight of what came before each model.")]
 Prior = Annotated[
     Literal["uniform", "cached", "updating"],
     typer.Option(

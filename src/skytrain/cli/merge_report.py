@@ -28,7 +28,9 @@ Dense = Annotated[
     str | None,
     typer.Option(metavar="RUN", help="A run of equal compute on all domains, for comparison.", show_default=False),
 ]
-Points = Annotated[int, typer.Option(min=0, help="Points of the path between the first two experts; 0: no path.")]
+Points = Annotated[
+    int, typer.Option(min=0, metavar="N", help="Points of the path between the first two experts; 0: no path.")
+]
 FirstTokens = Annotated[
     str | None,
     typer.Option("--tokens", metavar="COUNT", help="Use only the first COUNT tokens of a domain.", show_default=False),

@@ -36,8 +36,10 @@ Name = Annotated[
     str | None,
     typer.Option("--name", metavar="NAME", help="The model's name in requests. Default: RUN@STEP.", show_default=False),
 ]
-Host = Annotated[str, typer.Option(help="Address to listen on. 0.0.0.0: reachable from other machines.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")]
+Host = Annotated[
+    str, typer.Option(metavar="ADDRESS", help="Address to listen on. 0.0.0.0: reachable from other machines.")
+]
+Port = Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Port to listen on; 0: any free one.")]
 KeyFile = Annotated[
     Path | None,
     typer.Option(
