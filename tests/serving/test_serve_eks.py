@@ -151,4 +151,7 @@ def test_a_dry_run_asks_nobody(cluster: LocalCluster, folder: Path, capsys: pyte
     job = job_of(folder, dry_run=True)
     eks.TARGET.check(job)
     assert eks.TARGET.serve(job, open_served(folder, "m"), Silent()) == 0
-    assert json.loads(capsys.readouterr().out)["data"]["MODEL_NAME"] == "m" and not cluster.requests
+    config_map, deployment = json.loads(capsys.readouterr().out)
+    assert config_map["body"]["data"]["MODEL_NAME"] == "m" and not cluster.requests
+    [container] = deployment["body"]["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": config_map["body"]["data"]["TENSOR_PARALLEL"]}

@@ -6,9 +6,11 @@ import json
 import shlex
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ...config import Config, SkytrainError, format_seconds
+from ...planning import JobMaterial, PlanRequest, ServeWork, load_catalog, serve_plan
 from ...runs import Reporter
 from ...serving import ServedModel
 from ...storage import open_store
@@ -51,7 +53,9 @@ class EksTarget:
         key = model_key(model.name, model.sha256)
         data = model_settings(job.config, model, store.url(key))
         if job.request.dry_run:
-            print(json.dumps({"ConfigMap": CONFIG_NAME, "data": data}, indent=1))  # noqa: T201
+            print(json.dumps(_preview(data, model.sha256), indent=1))  # noqa: T201
+            if job.config.cloud.region is not None:
+                reporter.note(_bill(job, model))
             return 0
         cluster = cluster_of(job.config)
         upload_model(store, model, key, reporter)
@@ -64,6 +68,54 @@ class EksTarget:
             f"  the API key is in the Secret vllm-api-key; end it: skytrain stop {NAME} {shlex.join(cluster_overrides(job.config))}"
         )
         return 0
+
+
+def _preview(data: dict[str, str], sha256: str) -> list[dict[str, Any]]:
+    """Return the requests that `deploy` makes of a cluster that serves nothing yet."""
+    gpus = {GPU: data["TENSOR_PARALLEL"]}
+    container = {"name": NAME, "resources": {"requests": gpus, "limits": gpus}}
+    template = {"metadata": {"annotations": _annotations(data, sha256)}, "spec": {"containers": [container]}}
+    return [
+        {"patch": f"{NAMESPACE}/{CONFIG_NAME}", "kind": "ConfigMap", "body": {"data": data}},
+        {"patch": f"{NAMESPACE}/{NAME}", "kind": "Deployment", "body": {"spec": {"replicas": 1, "template": template}}},
+    ]
+
+
+def _bill(job: ServeJob, model: ServedModel) -> str:
+    """Return what the node of a pod costs: the cheapest that has its GPUs and room for the model. It is on demand."""
+    config = job.config
+    work = ServeWork(
+        shape=model.shape(config.serve.dtype or "bfloat16"),
+        folder=model.name,
+        gpu_memory=config.serve.gpu_memory,
+        max_length=config.serve.max_length,
+        gpus=config.serve.gpus or 1,
+        hours=1.0,
+        families=tuple(config.cloud.eks.instance_families or ()),
+    )
+    material = JobMaterial(
+        values=job.composed.values,
+        overrides=job.composed.overrides,
+        request=PlanRequest(region=config.cloud.region, market="on-demand"),
+        catalog=load_catalog(),
+        now=datetime.now(UTC),
+    )
+    try:
+        plan = serve_plan(work, material)
+    except SkytrainError as error:  # prices of the region are not known, or no node has room
+        return str(error)
+    offer = plan.choice
+    usd = plan.usd_per_hour
+    return (
+        f"each pod: {work.gpus} x {offer.gpu}; a node such as {offer.instance_type} is ${usd:.2f} an hour, ${usd * 730:,.0f} "
+        f"a month, until: skytrain stop {NAME} {shlex.join(cluster_overrides(config))}\n"
+        "  the cluster itself costs more: skytrain plan cloud=eks"
+    )
+
+
+def _annotations(data: dict[str, str], sha256: str) -> dict[str, str]:
+    """Return annotations that are new with the model: pods read the ConfigMap when they start, and these make new ones."""
+    return {"skytrain/model": sha256, "skytrain/settings": ",".join(data.values())}
 
 
 def model_settings(config: Config, model: ServedModel, source: str) -> dict[str, str]:
@@ -87,9 +139,7 @@ def deploy(cluster: KubeCluster, data: dict[str, str], sha256: str) -> None:
             continue  # the proxy needs no GPU
         for kind in ("requests", "limits"):
             each["resources"][kind][GPU] = data["TENSOR_PARALLEL"]
-    # Pods read the ConfigMap when they start: the annotation makes new ones.
-    version = {"skytrain/model": sha256, "skytrain/settings": ",".join(data.values())}
-    template = {"metadata": {"annotations": version}, "spec": {"containers": containers}}
+    template = {"metadata": {"annotations": _annotations(data, sha256)}, "spec": {"containers": containers}}
     replicas = max(1, deployment["spec"].get("replicas", 0))
     cluster.patch(DEPLOYMENT, NAME, {"spec": {"replicas": replicas, "template": template}})
 
