@@ -254,6 +254,9 @@ def listing_rows() -> Iterator[Row]:
     yield Row("write without our key", _s3("PutObject", Key="demo/runs/gpt2/x", Body=b"", **weak), NOBODY)
     kept = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "k" * 32}
     yield Row("write with a key of one's own", _s3("PutObject", Key="demo/runs/gpt2/x", Body=b"", **kept), NOBODY)
+    for kind in ("GLACIER", "DEEP_ARCHIVE"):
+        archived = _s3("PutObject", Key="demo/runs/gpt2/x", Body=b"", StorageClass=kind)
+        yield Row(f"write into an archive: {kind}", archived, NOBODY)
 
 
 def start_rows(subnet: str) -> Iterator[Row]:

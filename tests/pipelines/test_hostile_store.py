@@ -21,13 +21,14 @@ import pytest
 
 import skytrain
 from skytrain.aws.training_image import RECORD, pushed_image
-from skytrain.checkpoints import commits
-from skytrain.config import SkytrainError, visible
+from skytrain.checkpoints import commits, find_run
+from skytrain.config import Config, SkytrainError, compose, visible
 from skytrain.corpus.chunks import read_head
 from skytrain.corpus.manifest import CorpusManifest, CorpusPart, open_corpus
 from skytrain.evaluation.ensemble import read_ensemble
 from skytrain.jobs.rendezvous import list_meeting, read_generation
 from skytrain.merging.provenance import read_provenance
+from skytrain.pipelines.best import own_runs
 from skytrain.pipelines.costs import costs
 from skytrain.pipelines.dashboard import StoreWatch
 from skytrain.pipelines.data import list_data
@@ -43,7 +44,9 @@ from skytrain.runs import (
     LogSelection,
     RunLogs,
     Silent,
+    check_not_renamed,
     launches_of,
+    list_runs,
     load_run,
     next_launch,
     read_attempt,
@@ -65,7 +68,8 @@ from skytrain.tokens.chat import BadChat, ChatTemplate
 from skytrain.tokens.manifest import find_manifest
 from skytrain.tuning.hosts import live_sessions
 from skytrain.tuning.sweeps import find_sweep, trial_run
-from tests.support.tiny import tiny_config
+from tests.support.moto_account import local_credentials, moto_account
+from tests.support.tiny import TINY, tiny_config
 
 PICKLE = b"\x80\x04cos\nsystem\n(S'touch attacked'\ntR."
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
@@ -157,6 +161,7 @@ READERS = (
     Reader("runs/mine/attempts/0/logs/0-00000.jsonl", shown_logs),
     Reader("runs/mine/attempts/0/metrics/00000.jsonl", lambda store: last_metrics(store, "mine")),
     Reader("runs/mine/attempts/0/spend/00000.jsonl", lambda store: read_spend(store, "mine")),
+    Reader("runs/gone/renamed.json", lambda store: check_not_renamed(store, "gone"), {"to": "none"}),
     Reader("runs/mine/stop.json", lambda store: read_stop(store, "mine"), {"attempt": 0, "by": "a", "host": "h", "at": "t"}),
     Reader("runs/mine/launches/00001.json", lambda store: read_launch(store, "mine", "00001"), asdict(LAUNCH)),
     Reader("runs/mine/launches/00001.json", launches, asdict(LAUNCH)),
@@ -399,6 +404,68 @@ def check_others_are_shown(root: Path) -> None:
     ):
         with contextlib.suppress(SkytrainError):
             page()
+
+
+@pytest.fixture(scope="module")
+def bucket(trained: Path) -> Iterator[tuple[Any, Path]]:
+    """A bucket with the runs `evil` and `other`, and the client of a machine that may write to it."""
+    import boto3
+
+    root = trained
+    with moto_account() as endpoint, pytest.MonkeyPatch.context() as patch:
+        for name, value in {**local_credentials(endpoint), "AWS_REGION": "us-east-1"}.items():
+            patch.setenv(name, value)
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="skytrain-tests")
+        for path in (each for each in root.rglob("*") if each.is_file()):
+            key = str(path.relative_to(root))
+            for run in ("evil", "other") if key.startswith("runs/mine/") else ("",):
+                body = path.read_bytes()
+                if key == "runs/mine/run.json":
+                    body = json.dumps({**json.loads(body), "name": run}).encode()
+                client.put_object(Bucket="skytrain-tests", Key=key.replace("runs/mine/", f"runs/{run}/"), Body=body)
+        yield client, root
+
+
+@pytest.mark.parametrize("how", ["archived", "a folder's marker"])
+@pytest.mark.parametrize(
+    "name",
+    ["run.json", "attempts/0/attempt.json", "attempts/0/outcome.json", "attempts/0/resumed.json", "attempts/0/spend/00000.jsonl",
+     "attempts/0/metrics/00000.jsonl", "commands/b.json", "meeting/ready/1x1/h.json", "launches/00001.json", "launches/00002.json"],
+)  # fmt: skip
+def test_an_object_that_cannot_be_read_hides_no_other_run(name: str, how: str, bucket: tuple[Any, Path]) -> None:
+    """A machine may write objects into an archive, and names that end in a slash; both are listed and cannot be read."""
+    client, root = bucket
+    key = f"runs/evil/{name}"
+    path = root / f"runs/mine/{name}"
+    client.delete_object(Bucket="skytrain-tests", Key=key)
+    archived = {"Key": key, "Body": path.read_bytes() if path.exists() else b"{}", "StorageClass": "GLACIER"}
+    client.put_object(Bucket="skytrain-tests", **(archived if how == "archived" else {"Key": f"{key}/", "Body": b""}))
+    try:
+        check_other_is_read(tiny_config("s3://skytrain-tests"))
+    finally:
+        client.delete_object(Bucket="skytrain-tests", Key=f"{key}/")
+        client.delete_object(Bucket="skytrain-tests", Key=key)
+        if path.exists():
+            body = path.read_bytes()
+            body = json.dumps({**json.loads(body), "name": "evil"}).encode() if name == "run.json" else body
+            client.put_object(Bucket="skytrain-tests", Key=key, Body=body)
+
+
+def check_other_is_read(config: Config) -> None:
+    """Every command that looks at all runs, or at the newest, does so whatever another one has written."""
+    store = open_store(config.store)
+    assert "other" in overview(config, None).to_text(None)
+    assert "other" in {entry.run for entry in list_entries(config)}
+    assert (_active_runs(config, Silent()) or {}).get("other") is False
+    assert "other" in {record.name for record in list_runs(store)}
+    assert find_run(store, None).name in ("other", "evil")
+    assert own_runs(compose([*TINY, f"store.root={config.store.root}"])) is not None
+    check_not_renamed(store, "new")
+    watch = StoreWatch(config)
+    watch.refresh()
+    shown = watch.data()
+    assert "other" in {each["name"] for each in shown["runs"]} and ":" not in shown["note"].removeprefix("s3:")
 
 
 def test_a_log_line_that_is_no_sample_does_not_end_a_report(trained: Path, tmp_path: Path) -> None:

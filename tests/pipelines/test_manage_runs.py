@@ -1,5 +1,6 @@
 """`skytrain runs`: list, rename, delete."""
 
+import dataclasses
 import json
 
 import pytest
@@ -7,9 +8,9 @@ import pytest
 from skytrain.checkpoints import committed_steps, load_model
 from skytrain.cli import runs as command, status as status_command
 from skytrain.config import SkytrainError
-from skytrain.pipelines.runs import list_entries, plan_deletion, rename_run
+from skytrain.pipelines.runs import delete_run, list_entries, plan_deletion, rename_run
 from skytrain.pipelines.train import train
-from skytrain.runs import Silent, Start, claim_attempt, load_run, read_metrics
+from skytrain.runs import Silent, Start, check_not_renamed, claim_attempt, load_run, read_metrics, save_run
 from skytrain.storage import open_store
 from tests.support.tiny import tiny_config
 
@@ -44,7 +45,7 @@ def test_a_renamed_run_resumes_under_its_new_name_and_its_children_know_it(root,
     before = read_metrics(store, "base")
     command.rename("base", "baseline", where(store))
     assert "baseline; resume it with run=baseline" in capsys.readouterr().out
-    assert store.list("runs/base") == []
+    assert [stat.key for stat in store.list("runs/base")] == ["runs/base/renamed.json"]
     assert read_metrics(store, "baseline") == before and committed_steps(store, "baseline") == [2]
     assert load_model(store, "baseline").label == "baseline@2"
     assert load_run(store, "child").started_from == "baseline@2"
@@ -52,10 +53,40 @@ def test_a_renamed_run_resumes_under_its_new_name_and_its_children_know_it(root,
         load_run(store, "base")
     with pytest.raises(SkytrainError, match=r"renamed to baseline\n  resume it with run=baseline") as refused:
         train(tiny_config(root, "run=base", "trainer.stop_at_step=3"), Silent())
-    assert refused.value.exit_code == 2 and store.list("runs/base") == []
+    assert refused.value.exit_code == 2 and len(store.list("runs/base")) == 1
     assert train(tiny_config(root, "run=baseline", "trainer.stop_at_step=3"), Silent()).step == 3
     again = train(tiny_config(root, "run=child", "trainer.stop_at_step=5"), Silent(), Start("baseline@2"))
     assert again.step == 5
+
+
+def test_a_run_claims_no_former_name_by_its_own_record(root, store):
+    """A machine of one run could otherwise keep others, whose launches it can list, from ever starting."""
+    record = load_run(store, "child")
+    save_run(store, dataclasses.replace(record, former_names=["wanted"]))
+    check_not_renamed(store, "wanted")
+    with pytest.raises(SkytrainError, match="no run 'wanted'") as unknown:
+        load_run(store, "wanted")
+    assert "renamed" not in str(unknown.value)
+
+
+def test_names_that_were_left_point_to_the_run_through_every_renaming_and_are_free_after_it(root, store):
+    rename_run(tiny_config(root), "base", "second")
+    rename_run(tiny_config(root), "second", "third")
+    for name in ("base", "second"):
+        with pytest.raises(SkytrainError, match="it was renamed to third"):
+            load_run(store, name)
+    rename_run(tiny_config(root), "third", "base")
+    assert load_run(store, "base").former_names == ["base", "second", "third"]
+    delete_run(tiny_config(root), "base")
+    for note in (
+        b"",
+        b'{"to": "base"}',
+        b'{"to": "third"}',
+        b'{"to": "../../etc"}',
+    ):  # machines of that run could write it
+        store.write("runs/base/renamed.json", note)
+        for name in ("base", "second", "third"):
+            check_not_renamed(store, name)
 
 
 def test_a_damaged_record_is_named_and_hides_no_other_run(root, store, capsys, caplog):

@@ -19,7 +19,7 @@ from skytrain.config import SkytrainError, compose
 from skytrain.jobs.lifeline import lives
 from skytrain.pipelines.tensorboard import BoardFolder, choose_port
 from skytrain.runs import EventCopies, EventFiles, events_key, new_record, save_run, sync
-from skytrain.storage import Store, open_store
+from skytrain.storage import Store, StoreError, open_store
 from tests.runs.test_sync import record
 
 pytestmark = pytest.mark.usefixtures("default_signals")
@@ -52,6 +52,15 @@ def test_only_event_files_are_shown_since_others_can_name_files_of_this_computer
     BoardFolder(config, ["one"], tmp_path / "board").refresh()
     [shown] = [path for path in (tmp_path / "board").rglob("*") if path.is_file()]
     assert shown.read_bytes() == b"events" and "tfevents" in shown.name
+
+
+def test_a_name_that_no_folder_takes_is_one_message(tmp_path):
+    """A machine of the run decides the names: here one that is both a file's and a folder's."""
+    store = open_store(str(tmp_path / "store"))
+    for name in ("a.tfevents.1.00000", "a.tfevents.1/b.tfevents.2.00000"):
+        store.write(f"runs/mine/tensorboard/{name}", b"x")
+    with pytest.raises(StoreError, match="delete it"):
+        EventCopies(store, "mine", tmp_path / "copies").refresh()
 
 
 def test_the_port_is_tensorboards_own_or_a_free_one_and_a_taken_one_is_refused(monkeypatch):

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from skytrain.config import EXIT_CODES, ConfigError
-from skytrain.storage import NotFound, Store, StoreError, TooLarge, open_store
+from skytrain.storage import NotFound, Store, StoreError, open_store
+from skytrain.storage.errors import TooLarge
 from tests.support.moto_account import local_credentials, moto_account
 
 CONTENT = bytes(range(256)) * 4

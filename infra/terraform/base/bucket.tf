@@ -122,6 +122,14 @@ resource "aws_s3_bucket_policy" "store" {
         Resource  = "${local.bucket_arn}/*"
         Condition = { Null = { "s3:x-amz-server-side-encryption-customer-algorithm" = "false" } }
       },
+      { # What is written into an archive cannot be read until somebody restores it, and so blocks whoever reads it.
+        Sid       = "NoArchives"
+        Effect    = "Deny"
+        Principal = "*"
+        Action    = "s3:PutObject"
+        Resource  = "${local.bucket_arn}/*"
+        Condition = { StringEquals = { "s3:x-amz-storage-class" = ["GLACIER", "DEEP_ARCHIVE"] } }
+      },
     ]
   })
 

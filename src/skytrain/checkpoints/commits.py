@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -20,7 +21,9 @@ from ..config import build
 from ..runs import Fence, RunRecord, Superseded, check_newest, list_runs, load_run, now, read_fence
 from ..storage import (
     MANIFEST_BYTES,
+    DamagedRecord,
     NotFound,
+    ObjectError,
     Stat,
     Store,
     data_of,
@@ -39,6 +42,8 @@ from .errors import (
     damage_of_checkpoint,
 )
 from .manifest import FORMAT, CheckpointManifest, check_format, parse_manifest
+
+log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 VALIDATION = "validation.json"
@@ -98,8 +103,11 @@ def find_run(store: Store, name: str | None) -> RunRecord:
         return load_run(store, name)
     records = list_runs(store)
     for record in records:
-        if committed(store, record.name):
-            return record
+        try:
+            if committed(store, record.name):
+                return record
+        except (DamagedRecord, ObjectError) as error:  # whoever can write to one run must not hide the others
+            log.warning("warning: run %r is left out: %s", record.name, error)
     raise CheckpointError(
         f"no run in {store.root} has a committed checkpoint yet: {', '.join(record.name for record in records)}\n"
         "  `skytrain status` shows their state"

@@ -61,7 +61,7 @@ from ..planning import (
     work_of,
 )
 from ..runs import NoRuns, RunRecord, last_metrics, list_runs, plain
-from ..storage import Store, StoreError, open_store
+from ..storage import DamagedRecord, ObjectError, Store, StoreError, open_store
 from ..targets import Planned, Trials, compose_plan, plan_run, planned_workload, sellers
 from ..tuning import Rung, combined_law
 
@@ -631,7 +631,11 @@ def _is_like(record: RunRecord, composed: Composed) -> bool:
 
 
 def _own_run(store: Store, record: RunRecord, law: LossLaw, distinct: float | None) -> OwnRun | None:
-    loss = last_metrics(store, record.name).get("val/loss")
+    try:
+        loss = last_metrics(store, record.name).get("val/loss")
+    except (DamagedRecord, ObjectError) as error:
+        _leave_out(record, error)
+        return None
     if not isinstance(loss, float | int) or not math.isfinite(loss) or not record.step:
         return None
     try:
@@ -655,8 +659,8 @@ def _own_run(store: Store, record: RunRecord, law: LossLaw, distinct: float | No
 
 
 def _leave_out(record: RunRecord, error: Exception) -> bool:
-    """Say that a run whose recorded settings cannot be read does not count."""
-    log.warning("warning: run %r does not count for the law: its settings cannot be read (%r)", record.name, error)
+    """Say that a run whose records cannot be read does not count."""
+    log.warning("warning: run %r does not count for the law: its records cannot be read (%s)", record.name, error)
     return False
 
 

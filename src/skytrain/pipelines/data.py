@@ -13,7 +13,16 @@ from ..config import Config, SkytrainError, find_tasks, format_bytes, format_cou
 from ..corpus import Compression, CorpusManifest, export_documents, find_corpus, find_corpus_by_name, open_corpus
 from ..report import corpus_html, text_table
 from ..runs import Reporter
-from ..storage import DamagedRecord, NotFound, Store, StoreError, TooLarge, open_store, read_object, record_of
+from ..storage import (
+    DamagedRecord,
+    NotFound,
+    ObjectError,
+    Store,
+    is_of_store,
+    open_store,
+    read_object,
+    record_of,
+)
 from ..tokens import (
     LengthStatistics,
     Manifest,
@@ -112,7 +121,7 @@ def _datasets(store: Store, dataset: str) -> list[DatasetEntry]:
         try:
             entries += _version(store, dataset, version)
         except SkytrainError as error:  # one that is damaged must not hide the others
-            if isinstance(error, StoreError) and not isinstance(error, TooLarge):
+            if is_of_store(error):
                 raise
             problem = str(error).partition("\n")[0]
             entries.append(replace(_without_tokens(dataset, version), problem=problem))
@@ -162,7 +171,7 @@ def _tokenizers(store: Store, datasets: list[DatasetEntry]) -> list[TokenizerEnt
         size = sum(stat.size for stat in store.list(f"tokenizers/{id_}"))
         try:
             vocab_size = stored_vocab_size(store, id_)
-        except (DamagedRecord, NotFound, TooLarge):
+        except (DamagedRecord, ObjectError):
             vocab_size = None
         entries.append(TokenizerEntry(id_, vocab_size, size, used_by))
     return entries

@@ -12,8 +12,18 @@ from pathlib import Path
 
 from ..checkpoints import committed_steps
 from ..config import Config, SkytrainError
-from ..runs import RunRecord, RunStatus, check_run_name, list_runs, load_run, run_names, save_run
-from ..storage import DamagedRecord, Stat, Store, open_store
+from ..runs import (
+    RunRecord,
+    RunStatus,
+    check_run_name,
+    forget_rename,
+    list_runs,
+    load_run,
+    note_rename,
+    run_names,
+    save_run,
+)
+from ..storage import Stat, Store, is_of_store, open_store
 from ..targets import active_launch, status_of
 
 LIVE = ("running", "starting")
@@ -57,7 +67,9 @@ def _entry(store: Store, name: str) -> RunEntry:
     size = sum(stat.size for stat in store.list(f"runs/{name}"))
     try:
         return _whole_entry(store, load_run(store, name), size)
-    except DamagedRecord as error:
+    except SkytrainError as error:
+        if is_of_store(error):
+            raise
         return RunEntry(name, "damaged", bytes=size, problem=str(error))
 
 
@@ -125,6 +137,8 @@ def rename_run(config: Config, run: str, name: str) -> list[str]:
     for child in children:
         save_run(store, _with_new_name(child, run, name))
     delete_run(config, run)
+    note_rename(store, run, name)
+    forget_rename(store, name)
     return [child.name for child in children]
 
 

@@ -20,7 +20,7 @@ from ..report import (
     text_table,
 )
 from ..runs import MetricsReader, NoRuns, RunStatus, launches_of
-from ..storage import DamagedRecord, open_store
+from ..storage import DamagedRecord, ObjectError, open_store
 from ..targets import AccountState, RunJobs, account_state, built_in_target, status, target_of
 from ..tuning import SweepStatus, find_sweep_status
 
@@ -115,7 +115,7 @@ def _trouble(config: Config, session: AwsSession, run: str) -> str | None:
         return target.trouble(session, store, launches[-1])
     except CloudError as error:
         return f"unknown: {error.problem}"
-    except DamagedRecord as error:  # the rest of the status does not need it
+    except (DamagedRecord, ObjectError) as error:  # the rest of the status does not need it
         return f"unknown: {str(error).partition(chr(10))[0]}"
 
 

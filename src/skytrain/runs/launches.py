@@ -12,9 +12,19 @@ from typing import Literal
 
 from .. import __version__
 from ..config import SkytrainError
-from ..storage import DamagedRecord, NotFound, Store, is_time, read_object, read_typed, record_of
+from ..storage import (
+    DamagedRecord,
+    NotFound,
+    ObjectError,
+    Store,
+    is_time,
+    read_object,
+    read_typed,
+    record_of,
+)
 from .heartbeats import meeting_folder
 from .meter import boot_clock
+from .record import has_record
 from .stopping import user_name
 
 DEFAULT_TARGET = "ec2"  # of a record that names none, and of an account without cloud.target
@@ -285,7 +295,7 @@ def is_withdrawn(store: Store, record: LaunchRecord) -> bool:
     """Return whether the launch has failed or was withdrawn since its record was read."""
     try:
         return read_launch(store, record.run, record.id).failed
-    except (NotFound, DamagedRecord):  # machines that have read it before go on
+    except (ObjectError, DamagedRecord):  # machines that have read it before go on
         return record.failed
 
 
@@ -341,7 +351,7 @@ def recorded_at(store: Store, record: LaunchRecord) -> float:
 def launched_runs(store: Store, among: Callable[[str], bool] = lambda run: True) -> list[str]:
     """Return the runs that were launched and have not begun to train, of those whose names are `among`."""
     named = (run for run in store.folders("runs/") if among(run))
-    runs = (run for run in named if not store.exists(f"runs/{run}/run.json"))
+    runs = (run for run in named if not has_record(store, run))
     return [run for run in runs if _launch_ids(store, run)]
 
 

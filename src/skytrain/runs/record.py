@@ -18,6 +18,7 @@ from ..config import EXECUTION, RESULT, Config, SkytrainError, flatten, nearest,
 from ..storage import (
     DamagedRecord,
     NotFound,
+    ObjectError,
     Shape,
     Store,
     damaged,
@@ -124,6 +125,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     return flatten(select(Config, config, RESULT))
 
 
+MOST_RENAMES = 20  # of one run, that are followed
 RUN_NAME_BYTES = 200  # file systems take 255; names of stages and machines are longer than their run's
 
 
@@ -229,7 +231,7 @@ def load_run(store: Store, name: str) -> RunRecord:
 def _instead(store: Store, name: str) -> str:
     """Return a hint for an unknown run name: the run that formerly had it, the nearest name, or all names."""
     runs = _names(store)
-    if renamed := _renamed_to(store, name, runs):
+    if renamed := _renamed_to(store, name):
         return f"it was renamed to {renamed}"
     guess = nearest(name, runs)
     return f"did you mean {guess}?" if guess else f"runs here: {', '.join(runs) or 'none yet'}"
@@ -237,19 +239,49 @@ def _instead(store: Store, name: str) -> str:
 
 def check_not_renamed(store: Store, name: str) -> None:
     """Raise if `name` is the former name of a run: a new run of that name would silently start at step 0."""
-    if renamed := _renamed_to(store, name, _names(store)):
+    if renamed := _renamed_to(store, name):
         raise SkytrainError(
             f"no run {name!r} in {store.root}: it was renamed to {renamed}\n"
             f"  resume it with run={renamed}, or choose a name that no run has had"
         )
 
 
-def _renamed_to(store: Store, name: str, runs: Iterable[str]) -> str | None:
-    return next((record.name for record in _readable(store, runs) if name in record.former_names), None)
+def note_rename(store: Store, run: str, name: str) -> None:
+    """Record below a run's former name what it is called now. Other runs cannot write there, and so claim no name."""
+    store.write(_renamed_key(run), json.dumps({"to": name}).encode())
+
+
+def forget_rename(store: Store, run: str) -> None:
+    """Free the name of a run that was renamed."""
+    store.delete(_renamed_key(run))
+
+
+def _renamed_key(run: str) -> str:
+    return f"runs/{run}/renamed.json"
+
+
+def _renamed_to(store: Store, name: str) -> str | None:
+    """Return the run that formerly had this name, under its present one; None if there is none, or it was deleted."""
+    for _ in range(MOST_RENAMES):
+        try:
+            name = read_object(store, _renamed_key(name), {"to": is_text})["to"]
+            if store.exists(f"runs/{name}/run.json"):
+                return name
+        except (DamagedRecord, ObjectError):
+            return None
+    return None
 
 
 def _names(store: Store) -> list[str]:
-    return [run for run in store.folders("runs/") if store.exists(f"runs/{run}/run.json")]
+    return [run for run in store.folders("runs/") if has_record(store, run)]
+
+
+def has_record(store: Store, run: str) -> bool:
+    """Return whether there is a record of the run, which may be unreadable."""
+    try:
+        return store.exists(f"runs/{run}/run.json")
+    except ObjectError:
+        return True
 
 
 def run_names(store: Store) -> list[str]:
@@ -269,7 +301,7 @@ def _readable(store: Store, runs: Iterable[str]) -> Iterator[RunRecord]:
     for run in runs:
         try:
             yield load_run(store, run)
-        except DamagedRecord as error:
+        except (DamagedRecord, ObjectError) as error:
             log.warning("warning: run %r is left out: %s", run, error)
 
 

@@ -6,6 +6,7 @@ is large: a week of uploads makes only hundreds of objects, and readers lag by a
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import struct
@@ -19,13 +20,15 @@ from typing import Any, Protocol
 
 from ..aws import CloudWatch, LogDestination
 from ..config import SkytrainError
-from ..storage import RECORD_BYTES, NotFound, Store, check_key
+from ..storage import RECORD_BYTES, NotFound, ObjectError, Store, check_key
 
 EVERY_SECONDS = 5.0
 PART_BYTES = 256 * 1024
 EVENTS_PART = re.compile(
     r"(?P<file>.*tfevents.*?)(\.(?P<number>\d{5}))?"
 )  # part of an event file; on file:// all of one
+# What a folder says of names that only a bucket takes: too long, or both a file's and a folder's.
+NAMELESS = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 CLOUDWATCH_CLOSE_SECONDS = 5.0  # limit on sending the last lines of a process
 CLOSE_SECONDS = 60.0  # longest delay of the end by a store that does not respond
 
@@ -141,8 +144,17 @@ class EventCopies:
         return sum(self._extend(file, sorted(its)) for file, its in parts.items())
 
     def _extend(self, file: str, parts: list[tuple[int, str, int]]) -> int:
-        path = self._folder / file
         check_key(self._store.root, file)  # a bucket may have keys with `..`
+        try:
+            return self._append(self._folder / file, parts)
+        except OSError as error:
+            if error.errno not in NAMELESS:
+                raise
+            hint = "delete it: it is not Skytrain's"
+            url = self._store.url(f"{self._key}/{file}")
+            raise ObjectError("copy", url, str(error.strerror), hint=hint) from error
+
+    def _append(self, path: Path, parts: list[tuple[int, str, int]]) -> int:
         added = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as copy:

@@ -22,9 +22,10 @@ from .copying import (
 from .errors import (
     AccessDenied as AccessDenied,
     NotFound as NotFound,
+    ObjectError as ObjectError,
     StoreError as StoreError,
     StoreUnreachable as StoreUnreachable,
-    TooLarge as TooLarge,
+    is_of_store as is_of_store,
 )
 from .hub import (
     explain_hub_error as explain_hub_error,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import StoreError
+from .errors import ObjectError, StoreError
 
 Progress = Callable[[str, float], None]
 """A function that is called with a key and the bytes by which its transfer advanced (negative when it starts over)."""
@@ -127,14 +127,14 @@ def check_key(root: str, key: str) -> str:
     """Return the key, or raise `StoreError` unless it names a single object below the root."""
     parts = key.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\\" in key or not key.isprintable():
-        raise StoreError(
+        raise ObjectError(
             "use",
             f"{root}/{key}",
             f"{key!r} is not a key",
             hint="a key is relative, has no '..' and no empty part: runs/a/run.json",
         )
     if any(part.startswith(TEMPORARY_PREFIX) for part in parts):
-        raise StoreError(
+        raise ObjectError(
             "use", f"{root}/{key}", f"names that start with {TEMPORARY_PREFIX!r} are reserved for files being written"
         )
     return key

@@ -30,11 +30,20 @@ class StoreError(SkytrainError):
         return type(self)(self.operation, self.url, self.problem, hint=self.hint, tried_seconds=seconds)
 
 
-class NotFound(StoreError):
+class ObjectError(StoreError):
+    """One object cannot be used. Whoever may write it decides that: it must not keep others from being read."""
+
+
+def is_of_store(error: Exception) -> bool:
+    """Return whether an error concerns the whole store, not one object or record of it."""
+    return isinstance(error, StoreError) and not isinstance(error, ObjectError)
+
+
+class NotFound(ObjectError):
     """The object does not exist."""
 
 
-class TooLarge(StoreError):
+class TooLarge(ObjectError):
     """The object is larger than any that Skytrain writes there, and was not read."""
 
     exit_code = EXIT_CODES["damaged"]

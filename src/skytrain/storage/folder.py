@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from .base import RECORD_BYTES, TEMPORARY_PREFIX, Progress, Stat, Store, check_key, check_prefix, refuse_root
-from .errors import AccessDenied, NotFound, StoreError, TooLarge
+from .errors import AccessDenied, NotFound, ObjectError, StoreError, TooLarge
 from .retry import Retry
 from .transfer import Transfer, altered, changed, file_chunks, write_whole
 
@@ -205,4 +205,5 @@ def explained(operation: str, url: str, target: Path | None = None) -> Iterator[
             ) from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             elsewhere = f"free some space on the disk, or {elsewhere}; nothing half-written was left behind"
-        raise StoreError(operation, url, problem, hint=elsewhere) from error
+        of_one = operation in ("read", "stat") and target is None
+        raise (ObjectError if of_one else StoreError)(operation, url, problem, hint=elsewhere) from error

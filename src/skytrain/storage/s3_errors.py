@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .aws import NO_CREDENTIALS_HINT
-from .errors import AccessDenied, NoResponse, NotFound, StoreError, StoreUnreachable
+from .errors import AccessDenied, NoResponse, NotFound, ObjectError, StoreError, StoreUnreachable
 from .odd_keys import REFUSED
 
 # The server received corrupted bytes; a retry sends them again.
@@ -16,6 +16,13 @@ EXPIRED = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
 WRONG_KEYS = {"InvalidAccessKeyId", "SignatureDoesNotMatch"}
 
 ELSEWHERE = {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"}
+
+ARCHIVED = "InvalidObjectState"  # of an object that was written with a storage class such as GLACIER
+OF_ONE_OBJECT = (
+    "read",
+    "stat",
+    "download",
+)  # operations that fail for a reason of the object's own, such as its encryption
 
 TROUBLE_HINT = "the service or the network is in trouble: run it again later; every object there is complete or absent"
 
@@ -53,6 +60,9 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
         ), False
     if isinstance(error, FileNotFoundError) and code not in MAY_PASS:
         return NotFound(operation, url, "there is no such object"), False
+    if code == ARCHIVED:  # which is a 403, although nobody is denied anything
+        hint = "restore it (aws s3api restore-object), or delete it: whoever wrote it chose a storage class of archives"
+        return ObjectError(operation, url, said, hint=hint), False
     # A key may contain any word, so match only the request's host or obstore's phrase for credential errors.
     if (
         re.search(r"Error performing \w+ \w+://[^/ ]+/latest/(api/token|meta-data)", text)
@@ -86,7 +96,7 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
         return NoResponse(operation, url, said, hint=TROUBLE_HINT), True
     if status is None or status.startswith("5") or code in MAY_PASS:
         return StoreUnreachable(operation, url, said, hint=TROUBLE_HINT), True
-    return StoreError(operation, url, said), False
+    return (ObjectError if operation in OF_ONE_OBJECT else StoreError)(operation, url, said), False
 
 
 def _said(error: Exception, code: str | None, text: str) -> str:

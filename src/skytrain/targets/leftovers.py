@@ -36,7 +36,7 @@ from ..runs import (
     read_outcome,
     recorded_at,
 )
-from ..storage import DamagedRecord, Store, open_store
+from ..storage import DamagedRecord, ObjectError, Store, open_store
 from .account import named_groups, owners_of_groups
 from .limits import ended_in_store
 from .run_status import status as run_statuses
@@ -192,7 +192,7 @@ def _launches(store: Store, run: str) -> list[LaunchRecord]:
     """Return the launches of a run; none where a record is damaged, whose run counts as active."""
     try:
         return launches_of(store, run)
-    except DamagedRecord:
+    except (DamagedRecord, ObjectError):
         return []
 
 
@@ -259,7 +259,7 @@ def _is_active(store: Store, status: RunStatus, now: datetime) -> bool:
         if status.state == "stale" and not launches_of(store, status.run):
             return True  # its machine may only be cut off
         return active_launch(store, status, now) is not None
-    except DamagedRecord:
+    except (DamagedRecord, ObjectError):
         return True  # as far as anyone can tell
 
 

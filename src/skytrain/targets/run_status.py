@@ -24,7 +24,15 @@ from ..runs import (
     run_status,
     stopped_key,
 )
-from ..storage import DamagedRecord, Store, open_store, read_object, record_of
+from ..storage import (
+    DamagedRecord,
+    Store,
+    StoreError,
+    is_of_store,
+    open_store,
+    read_object,
+    record_of,
+)
 
 T = TypeVar("T")
 LAUNCHED = "launched"  # machines were asked for, and none has begun to train
@@ -59,8 +67,8 @@ def status(config: Config, run: str | None) -> list[RunStatus]:
 def find_status(store: Store, run: str) -> RunStatus:
     """Return the status of one run, which may have been launched and not begun to train."""
     try:
-        return status_of(store, load_run(store, run))
-    except DamagedRecord:
+        record = load_run(store, run)
+    except (DamagedRecord, StoreError):
         raise
     except SkytrainError:
         launches = launches_of(store, run)
@@ -68,6 +76,7 @@ def find_status(store: Store, run: str) -> RunStatus:
             raise
         with record_of(store, f"runs/{run}/launches/{launches[-1].id}.json"):
             return _launched_status(store, launches[-1])
+    return status_of(store, record)
 
 
 def _launched_status(store: Store, record: LaunchRecord) -> RunStatus:
@@ -104,7 +113,9 @@ def _status_or_damage(store: Store, name: str) -> RunStatus:
     """Return the status of one of several runs: one that is damaged must not hide the others."""
     try:
         return find_status(store, name)
-    except DamagedRecord as error:
+    except SkytrainError as error:
+        if is_of_store(error):
+            raise
         return RunStatus(name, "damaged", str(error))
 
 

@@ -17,7 +17,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..config import Config, has_layers
-from ..storage import DamagedRecord, NotFound, Store, is_mapping, is_number, is_text, read_object, record_of
+from ..storage import (
+    DamagedRecord,
+    ObjectError,
+    Store,
+    is_mapping,
+    is_number,
+    is_text,
+    read_object,
+    record_of,
+)
 from .problem import Priors, Rung, shifted
 from .sweeps import SweepStore
 from .trials import target_shape
@@ -113,7 +122,7 @@ def find_earlier(store: Store, config: Config, name: str) -> tuple[EarlierSweep,
         return ()
     found = []
     for other in [one for one in store.folders("sweeps") if one != name][:MOST]:
-        with suppress(NotFound, DamagedRecord):
+        with suppress(ObjectError, DamagedRecord):
             folder = f"sweeps/{other}"
             record = read_object(store, f"{folder}/{RECORD}.json", {"kind": is_mapping, "target": is_mapping})
             if record["kind"] != kind_of(config):

@@ -129,6 +129,7 @@ _S3_CONTEXT = {
     "Prefix": "s3:prefix",
     "ServerSideEncryption": "s3:x-amz-server-side-encryption",
     "SSEKMSKeyId": "s3:x-amz-server-side-encryption-aws-kms-key-id",
+    "StorageClass": "s3:x-amz-storage-class",
     "SSECustomerAlgorithm": "s3:x-amz-server-side-encryption-customer-algorithm",
 }
 
