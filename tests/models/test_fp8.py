@@ -10,6 +10,8 @@ from skytrain.parallel import use_fp8
 from skytrain.training import apply_fp8, choose_loss
 from tests.support.tiny import ONE_LAYER
 
+FP8 = ("trainer.device=auto", "trainer.fp8=tensorwise", "trainer.compile=true")
+
 
 def random(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
@@ -71,11 +73,11 @@ def test_a_model_keeps_its_names_and_its_head():
 
 def test_a_width_that_the_kernels_do_not_take_is_named():
     with pytest.raises(ConfigError, match="24 is not a multiple of 16"):
-        compose([*ONE_LAYER, "model.width=24", "trainer.fp8=tensorwise", "trainer.compile=true"])
+        compose([*ONE_LAYER, *FP8, "model.width=24"])
 
 
 def test_a_device_without_fp8_is_refused_with_what_has_it():
-    config = compose([*ONE_LAYER, "trainer.fp8=tensorwise", "trainer.compile=true"]).config
+    config = compose([*ONE_LAYER, *FP8]).config
     with pytest.raises(ConfigError, match="Hopper"):
         apply_fp8(config, "cpu", build_model(config.model, seed=0))
     with pytest.raises(ConfigError, match="Hopper"):
