@@ -114,8 +114,10 @@ print(f"{saved_bytes(recomputed) / 1e6:.2f} MB with checkpointing")
 # %% [markdown]
 # ## Ours
 # `skytrain plan` counts the same for every model and mesh before you rent a GPU. Here is GPT-2 1.5B on one machine
-# of several types: a GPU of p4d has 40 GB, of g6e 48, of p4de and p5 80, of p5en 141. A larger GPU gets a larger
-# micro-batch (a power of two), so the activations fill what the rest leaves free.
+# of several types: a GPU of p4d has 40 GB, of g6e 48, of p4de and p5 80, of p5en 141. The micro-batch is the fastest
+# that fits, a power of two, so activations take much of what the rest leaves free. With `fsdp(shard=8)` eight GPUs
+# divide weights, gradients and moments among them (next lesson). So a GPU of p4d, smaller than that of g6e, has room
+# for more sequences.
 
 # %%
 import skytrain

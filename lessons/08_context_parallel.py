@@ -88,7 +88,7 @@ for layout in ("contiguous", "zigzag"):
 # Contiguous parts make the last rank the slowest, and everyone waits for it. Zigzag is even, for the same messages.
 #
 # ## Ours
-# `parallel=cp`, with `parallel.context_method=ring`, `all-gather` or `ulysses` (which exchanges heads for positions).
+# `parallel=cp`, with `parallel.context_method=ring`, `allgather` or `ulysses` (which exchanges heads for positions).
 
 # %%
 compare_ours("cp")

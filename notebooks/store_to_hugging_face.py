@@ -38,4 +38,4 @@ print("largest difference of log-probabilities:", float((logits.log_softmax(-1) 
 assert torch.allclose(logits.log_softmax(-1), ours.log_softmax(-1), atol=0.05)
 
 # %% [markdown]
-# `skytrain export --from small --to hub --repository OWNER/NAME` uploads it.
+# `skytrain export --from small --to hub OWNER/NAME` uploads it.

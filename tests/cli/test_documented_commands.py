@@ -15,16 +15,23 @@ import typer
 from skytrain.aws import cloud_files
 from skytrain.cli.main import app
 from skytrain.cli.reads import refuse_unread_settings
-from skytrain.config import AdoptedSettings, compose
+from skytrain.config import AdoptedSettings, ConfigError, compose
 from skytrain.models.agreement import NOT_ADOPTED
 from skytrain.models.sizes import size_config
 
 ROOT = Path(__file__).parents[2]
 # The commands of extending.md need what the page adds: test_extending.py runs them.
-PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name != "extending.md")]
+PAGES = [
+    ROOT / "README.md",
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name != "extending.md"),
+    *sorted((ROOT / "lessons").glob("*.py")),
+    *sorted((ROOT / "notebooks").glob("*.py")),
+]
 # In a code block a command is a line; in a sentence it is in backticks.
 LINE = re.compile(r"^\s*(?:\$ |Example: )?(?:torchrun .*-m )?skytrain +(?P<words>[a-z].*)$")
 INLINE = re.compile(r"`skytrain (?P<words>[a-z][^`]*)`")
+# A setting with its values: `parallel.schedule=gpipe`, `1f1b` or `zbv`.
+VALUES = re.compile(r"`(?P<key>[a-z_]+\.[a-z_]+)=(?P<first>[\w-]+)`(?P<others>(?:,? (?:or )?`[\w-]+`)+)")
 PICTURE = "──"
 
 
@@ -79,6 +86,15 @@ def problems_of(text: str) -> list[str]:
     return problems
 
 
+def values_of(text: str) -> list[str]:
+    """Each setting that a sentence lists with several values, as words of the command line."""
+    return [
+        f"{match['key']}={value}"
+        for match in VALUES.finditer(text)
+        for value in (match["first"], *re.findall(r"`([\w-]+)`", match["others"]))
+    ]
+
+
 def help_texts(command: Any) -> Iterator[str]:
     yield command.help or ""
     for below in getattr(command, "commands", {}).values():
@@ -98,6 +114,19 @@ def connected_folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_commands_of_a_page_are_accepted(page):
     assert problems_of(page.read_text()) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_values_that_a_page_lists_for_a_setting_are_choices(page):
+    text = re.sub(r"\n#? *", " ", page.read_text())
+    refused = []
+    for word in values_of(text):
+        try:
+            compose([word])
+        except ConfigError as error:
+            if "is not a choice" in str(error):
+                refused.append(str(error))
+    assert refused == []
 
 
 def test_the_examples_in_the_help_are_accepted():
