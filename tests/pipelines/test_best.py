@@ -122,6 +122,14 @@ def test_what_is_extrapolation_depends_on_the_law_that_decides(tmp_path: Path) -
         assert (said in "".join(best_lines(answer.law, answer.second, answer.choice, 0, True))) is expected
 
 
+def test_a_small_model_for_much_serving_is_said_to_be_extrapolation_with_its_own_numbers(tmp_path: Path) -> None:
+    answer = best(tmp_path, 1000, "plan.serve_tokens=1T", "plan.most_parameters=60M")
+    said = "".join(best_lines(answer.law, answer.second, answer.choice, 0, True))
+    blocks = format_count(answer.choice.size.block_matrices)
+    assert f"50M to 7B parameters without embeddings and head, and this one has {blocks}" in said
+    assert "no run with more than 640 tokens a parameter, and this one has 5," in said
+
+
 def test_what_serving_leaves_is_planned_to_the_cent(tmp_path: Path) -> None:
     """Six digits of it may be more than there is: the plan for so little was refused."""
     for served in ("1B", "3B", "7B"):

@@ -59,6 +59,7 @@ class LossLaw:
     blocks_only: bool = False  # N without embeddings and head; otherwise it counts all parameters
     sizes: tuple[float, float] = (7e7, 1.6e10)  # of the models it was fitted on, as it counts them: Hoffmann's
     fewest_tokens: float = 0.0  # for each parameter, in the runs it was fitted on
+    most_tokens: float = math.inf
 
     def loss(self, parameters: float, tokens: float) -> float:
         """Return nats per token on the text of the fit."""
@@ -127,6 +128,7 @@ OPEN_RUNS = LossLaw(
     blocks_only=True,
     sizes=(5e7, 7e9),
     fewest_tokens=18,
+    most_tokens=640,
 )
 LAWS = {law.name: law for law in (OPEN_RUNS, BESIROGLU, HOFFMANN)}
 

@@ -278,11 +278,21 @@ def _extrapolated(law: LossLaw, row: BestRow) -> str:
     """Return in what a row is beyond the runs that the law was fitted on."""
     beyond = []
     least, most = law.sizes
-    if not least <= law.counted(row.size) <= most:
-        beyond.append(f"the fit has models of {format_count(least)} to {format_count(most)} parameters")
-    if row.tokens < law.fewest_tokens * row.size.parameters:
+    counted = law.counted(row.size)
+    each = row.tokens / row.size.parameters
+    if not least <= counted <= most:
+        which = "parameters without embeddings and head" if law.blocks_only else "parameters"
         beyond.append(
-            f"it has no run with fewer than {law.fewest_tokens:g} tokens a parameter, and this one has {row.tokens / row.size.parameters:.0f}"
+            f"the fit has models of {format_count(least)} to {format_count(most)} {which}, "
+            f"and this one has {format_count(counted)}"
+        )
+    if each < law.fewest_tokens:
+        beyond.append(
+            f"it has no run with fewer than {law.fewest_tokens:g} tokens a parameter, and this one has {each:.0f}"
+        )
+    if each > law.most_tokens:
+        beyond.append(
+            f"it has no run with more than {law.most_tokens:g} tokens a parameter, and this one has {each:,.0f}"
         )
     if row.epochs > 4:
         beyond.append(
