@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 import sys
 from dataclasses import asdict, dataclass, replace
@@ -396,8 +397,8 @@ def _hours(deadline: str | None) -> float | None:
         hours = parse_seconds(deadline) / 3600
     except ValueError as error:
         raise SkytrainError(f"--deadline {deadline}: {error}\n  for example: --deadline 12h") from None
-    if hours <= 0:
-        raise SkytrainError(f"--deadline {deadline}: must be longer than 0 s")
+    if not 0 < hours < math.inf:
+        raise SkytrainError(f"--deadline {deadline}: must be longer than 0 s, and finite")
     return hours
 
 

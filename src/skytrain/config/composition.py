@@ -644,6 +644,8 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 def _several(override: Override) -> str:
     """Return what somebody meant who typed several values: rates and choices are compared, a text may have a comma."""
     key, _, typed = str(override.input_line).partition("=")
+    if re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", typed):
+        return f"did you mean {key}={typed.replace(',', '')}? to compare values: skytrain tune"
     values = override.value()
     words = values.list if isinstance(values, ChoiceSweep) else []
     if "." not in key or not any(isinstance(word, str) for word in words):

@@ -167,8 +167,8 @@ class Catalog:
             guess = nearest(region, self.regions)
             raise SkytrainError(
                 f"no prices for region {region!r}: this catalogue has {', '.join(self.regions)}\n  "
-                + (f"did you mean {guess}? " if guess else "")
-                + f"or: skytrain catalog refresh --region {region}"
+                + (f"did you mean {guess}? or fetch them: " if guess else "fetch them: ")
+                + f"skytrain catalog refresh --region {region}"
             )
 
 
