@@ -144,7 +144,7 @@ def test_training_needs_the_tokenizer_and_the_weights_of_a_models_folder(describ
 
 def test_a_damaged_folder_is_refused_by_a_plan_too(described):
     (described / "model.safetensors").write_bytes(b"half")
-    with pytest.raises(SkytrainError, match=r"model\.safetensors cannot be read"):
+    with pytest.raises(SkytrainError, match=r"model\.safetensors is damaged"):
         compose_overrides(["model=hf-weights", f"model.weights={described}", *SIZES], recipe_weights="skip")
 
 

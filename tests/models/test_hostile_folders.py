@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from skytrain.config import ConfigError, SkytrainError
-from skytrain.export import files_of
+from skytrain.export import files_of, read_dtype
 from skytrain.models.safetensors_header import read_headers
 from skytrain.serving import open_served
+from skytrain.storage import DamagedRecord
 
 GOOD = {"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
 
@@ -51,8 +52,9 @@ HEADERS = {
 @pytest.mark.parametrize("what", HEADERS)
 def test_a_header_that_describes_no_tensor_is_refused(what: str, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(HEADERS[what])
-    with pytest.raises(SkytrainError, match="cannot be read as safetensors"):
+    with pytest.raises(DamagedRecord, match=r"model\.safetensors is damaged") as error:
         read_headers(tmp_path)
+    assert str(error.value).count("download it again") == 1
 
 
 @pytest.mark.parametrize(
@@ -66,6 +68,14 @@ def test_an_index_names_files_of_its_own_folder_only(name: Any, tmp_path: Path) 
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": name}}))
     with pytest.raises(SkytrainError, match="which is not a safetensors file of this folder"):
         read_headers(folder)
+
+
+@pytest.mark.parametrize("text", ["[", "{}", "[1]"])
+def test_an_export_without_the_type_of_its_weights_is_damaged_and_has_one_remedy(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(DamagedRecord, match=r"config\.json is damaged") as error:
+        read_dtype(tmp_path)
+    assert str(error.value).splitlines()[1:] == [f"  remove {tmp_path}"]
 
 
 def test_an_index_that_is_too_deep_is_refused(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from skytrain.planning.throughput import (
     together,
     tokens_per_step,
 )
+from skytrain.storage import DamagedRecord
 from skytrain.training import losses
 
 CATALOG = packaged_catalog()
@@ -254,6 +255,15 @@ def test_measurements_come_back_from_the_cache_and_a_newer_one_replaces_the_olde
     save_measurement(measured(job, 2.0), tmp_path)
     save_measurement(measured(replace(job, micro_batch=4), 3.0), tmp_path)
     assert sorted(one.step_seconds for one in load_measurements(tmp_path)) == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}"])
+def test_a_measurement_that_cannot_be_read_says_once_what_to_do(text: str, tmp_path: Path) -> None:
+    (tmp_path / "measurements").mkdir()
+    (tmp_path / "measurements" / "a.json").write_text(text)
+    with pytest.raises(DamagedRecord, match=r"a\.json is damaged") as error:
+        load_measurements(tmp_path)
+    assert str(error.value).splitlines()[1:] == ["  remove it, and measure again: skytrain plan --measure"]
 
 
 def test_the_worst_of_steps_10_to_19_counts_and_fewer_steps_are_refused() -> None:

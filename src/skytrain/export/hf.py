@@ -13,7 +13,7 @@ from torch import nn
 
 from ..config import SkytrainError
 from ..models import MAX_FILE_BYTES, Decoder, HFCausalLM, count_parameters, save_hf_folder
-from ..storage import DamagedRecord, read_file_object
+from ..storage import data_of, read_file_object
 from ..tokens import Tokenizer
 from .card import ModelFacts, TrainingFacts, model_card
 from .folder import new_folder
@@ -73,10 +73,13 @@ def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path, how: H
 
 def read_dtype(folder: Path) -> str:
     """Return the type of an exported folder's weights: bf16, fp16 or fp32, or any other as config.json spells it."""
+    path = folder / "config.json"
+    remedy = f"remove {folder}"
     try:
-        written = str(read_file_object(folder / "config.json")["dtype"])
-    except (OSError, DamagedRecord, KeyError) as error:
-        raise SkytrainError(f"{folder / 'config.json'} cannot be read: {error!r}\n  remove {folder}") from None
+        with data_of(str(path), remedy):
+            written = str(read_file_object(path, remedy=remedy)["dtype"])
+    except OSError as error:
+        raise SkytrainError(f"{path} cannot be read: {error}\n  {remedy}") from None
     return next((name for name, dtype in DTYPES.items() if str(dtype) == f"torch.{written}"), written)
 
 

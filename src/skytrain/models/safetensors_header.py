@@ -80,16 +80,16 @@ def _why_none(folder: Path) -> str:
 
 def _read_header(path: Path) -> dict[str, TensorHome]:
     try:
-        with path.open("rb") as file:
+        with data_of(str(path), DOWNLOAD), path.open("rb") as file:
             length = int.from_bytes(file.read(LENGTH_BYTES), "little")
             if length > MAX_HEADER_BYTES:
                 raise ValueError("it does not begin with a header")
             header: dict[str, dict[str, Any]] = parse_object(file.read(length), str(path), remedy=DOWNLOAD)
-        header.pop("__metadata__", None)
-        homes = {name: _tensor_home(path, entry) for name, entry in header.items()}
-        end = LENGTH_BYTES + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise SkytrainError(f"{path} cannot be read as safetensors: {error}\n  download it again") from None
+            header.pop("__metadata__", None)
+            homes = {name: _tensor_home(path, entry) for name, entry in header.items()}
+            end = LENGTH_BYTES + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    except OSError as error:
+        raise SkytrainError(f"{path} cannot be read: {error}\n  {DOWNLOAD}") from None
     if (size := path.stat().st_size) != end:
         raise SkytrainError(
             f"{path} has {size:,} bytes, its header asks for {end:,}: it is truncated or damaged\n  download it again"

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from ..config import DecoderConfig, SkytrainError, skytrain_cache_folder, upgrade
-from ..storage import read_file_object
+from ..storage import data_of, read_file_object
 from .communication import Node
 from .hardware import find_gpu
 from .memory import KernelPath, Precision, TrainingJob, path_of
 from .mesh import Mesh
 from .throughput import SHARPNESS, Source, StepTime, launch_seconds, step_time, together
 
+REMEASURE = "remove it, and measure again: skytrain plan --measure"
 WARM_STEPS = slice(10, 20)  # of 20: the first ones compile, allocate and fill caches
 
 # Standard deviation of the logarithm of a step's time. Assumed: wide enough for software that the fit on published runs
@@ -114,14 +115,10 @@ def save_measurement(measurement: Measurement, folder: Path | None = None) -> Pa
 def load_measurements(folder: Path | None = None) -> list[Measurement]:
     measurements = []
     for path in sorted(((folder or skytrain_cache_folder()) / "measurements").glob("*.json")):
-        try:
-            one = Measurement(**read_file_object(path))
+        with data_of(str(path), REMEASURE):
+            one = Measurement(**read_file_object(path, remedy=REMEASURE))
             one.job()  # a decoder of another version has other fields
             measurements.append(one)
-        except (TypeError, ValueError) as error:
-            raise SkytrainError(
-                f"{path} is not a measurement ({error})\n  remove it, and measure again: skytrain plan --measure"
-            ) from None
     return measurements
 
 
