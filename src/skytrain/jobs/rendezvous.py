@@ -19,7 +19,7 @@ from typing import Any
 
 from ..config import EXIT_CODES, SUPERSEDED, SkytrainError
 from ..runs import BOOT_SHAPE, HostRecord, Presence, host_key, host_record, meeting_folder
-from ..storage import NotFound, Store, damaged, read_object, read_whole
+from ..storage import NotFound, Store, read_object, read_whole, record_of
 from .generations import EndGeneration, GenerationEnd, JobGeneration, MeetingView, Propose, machine_of
 
 _GENERATION = re.compile(r"(?P<number>\d+)\.(?P<end>(ended|over)\.)?json")
@@ -97,14 +97,15 @@ def read_generation(store: Store, run: str, meeting: MeetingObjects) -> Generati
     if not meeting.newest:
         return None
     key = generation_key(run, meeting.newest)
-    try:
-        generation = read_object(store, key)
+    generation = read_object(store, key)
+    with record_of(store, key):
         members = tuple(str(host) for host in generation["members"])
-        end = _final_end(store, run, meeting, generation.get("launch"))
-        if end is None and not meeting.ended:
-            return GenerationRecord(number=meeting.newest, members=members)
-        key = generation_key(run, meeting.newest, "ended")
-        end = end or read_object(store, key)
+    end = _final_end(store, run, meeting, generation.get("launch"))
+    if end is None and not meeting.ended:
+        return GenerationRecord(number=meeting.newest, members=members)
+    key = generation_key(run, meeting.newest, "ended")
+    end = end or read_object(store, key)
+    with record_of(store, key):
         return GenerationRecord(
             number=meeting.newest,
             members=members,
@@ -112,10 +113,6 @@ def read_generation(store: Store, run: str, meeting: MeetingObjects) -> Generati
             exit_code=None if end["exit_code"] is None else int(end["exit_code"]),
             launch=None if end.get("launch") is None else str(end["launch"]),
         )
-    except SkytrainError:
-        raise
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise damaged(store.url(key), error) from None
 
 
 def _final_end(store: Store, run: str, meeting: MeetingObjects, launch: str | None) -> dict[str, Any] | None:
@@ -236,7 +233,7 @@ class MeetingStore:
         if number not in self._generations:
             key = generation_key(self._identity.run, number)
             body = read_object(self._store, key)
-            try:
+            with record_of(self._store, key):
                 self._generations[number] = JobGeneration(
                     number=number,
                     members=tuple(body["members"]),
@@ -244,8 +241,6 @@ class MeetingStore:
                     port=body["port"],
                     rendezvous_id=body["rendezvous_id"],
                 )
-            except (KeyError, TypeError) as error:
-                raise damaged(self._store.url(key), error) from None
         return self._generations[number]
 
     def _read_end(self, meeting: MeetingObjects, number: int, kind: str) -> GenerationEnd | None:
@@ -254,10 +249,8 @@ class MeetingStore:
         if (number, kind) not in self._ends:
             key = generation_key(self._identity.run, number, kind)
             body = read_object(self._store, key)
-            try:
+            with record_of(self._store, key):
                 end = GenerationEnd(body["by"], body["reason"], body["exit_code"], body["saves"])
-            except KeyError as error:
-                raise damaged(self._store.url(key), error) from None
             self._ends[number, kind] = end, body.get("launch")
         end, launch = self._ends[number, kind]
         # The end of an earlier launch is history: repeating the command resumes the run.

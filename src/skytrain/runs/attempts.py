@@ -22,7 +22,6 @@ from ..storage import (
     Store,
     StoreError,
     StoreUnreachable,
-    damaged,
     is_text,
     is_time,
     is_whole,
@@ -206,9 +205,9 @@ def failures_recorded(store: Store, run: str, attempt: int) -> Iterator[None]:
 
 def read_failure(store: Store, run: str, attempt: int) -> Failure | None:
     """Return the recorded failure; None if the attempt is running, ended in an orderly way or was killed."""
+    key = failure_key(run, attempt)
     try:
-        return Failure(**read_object(store, failure_key(run, attempt), FAILURE))
+        with record_of(store, key):
+            return Failure(**read_object(store, key, FAILURE))
     except NotFound:
         return None
-    except TypeError as error:
-        raise damaged(store.url(failure_key(run, attempt)), error) from None

@@ -93,5 +93,5 @@ class HostSpends:
     def _spend(self, host: HostRecord, record: dict[str, Any]) -> dict[str, Any]:
         spend = record.get("spend")
         if not isinstance(spend, dict) or not all(kind(spend.get(name)) for name, kind in SPEND.items()):
-            raise damaged(self._store.url(host.stat.key), TypeError("it has no spend"))
+            raise damaged(self._store.url(host.stat.key), "it has no spend")
         return spend

@@ -281,7 +281,7 @@ def command_spends(store: Store, run: str) -> list[dict[str, Any]]:
     for stat in store.list(commands_folder(run)):
         record = read_object(store, stat.key, SPEND)
         if not isinstance(record.get("machines"), dict) or "open" not in record:
-            raise damaged(store.url(stat.key), TypeError("it has no count"))
+            raise damaged(store.url(stat.key), "it has no count")
         found.append(record)
     return found
 

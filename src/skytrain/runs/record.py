@@ -21,7 +21,6 @@ from ..storage import (
     ObjectError,
     Shape,
     Store,
-    damaged,
     is_mapping,
     is_number,
     is_text,
@@ -30,6 +29,7 @@ from ..storage import (
     is_whole,
     maybe,
     read_object,
+    record_of,
 )
 from .attempts import now
 
@@ -215,17 +215,17 @@ def _to_bytes(record: RunRecord) -> bytes:
 
 
 def load_run(store: Store, name: str) -> RunRecord:
+    key = f"runs/{name}/run.json"
     try:
-        record = RunRecord(**read_object(store, f"runs/{name}/run.json", SHAPE))
-        if record.name != name:  # what is read from one run's folder must not be taken for, or written to, another's
-            raise ValueError(f"it names another run, {record.name!r:.80}")
-        return dataclasses.replace(record, config=upgrade(Config, record.config))
+        with record_of(store, key):
+            record = RunRecord(**read_object(store, key, SHAPE))
+            if (
+                record.name != name
+            ):  # what is read from one run's folder must not be taken for, or written to, another's
+                raise ValueError(f"it names another run, {record.name!r:.80}")
+            return dataclasses.replace(record, config=upgrade(Config, record.config))
     except NotFound:
         raise SkytrainError(f"no run {name!r} in {store.root}\n  {_instead(store, name)}") from None
-    except SkytrainError:
-        raise
-    except (TypeError, ValueError, AttributeError, KeyError) as error:
-        raise damaged(store.url(f"runs/{name}/run.json"), error) from None
 
 
 def _instead(store: Store, name: str) -> str:
