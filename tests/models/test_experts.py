@@ -283,3 +283,9 @@ def test_expert_ranks_that_do_not_divide_those_of_the_run_are_refused_with_a_num
     with pytest.raises(ConfigError, match=refusal):
         check_setup(Setup(config, Mesh(shard=6, expert=4), processes=6))
     check_setup(Setup(config, Mesh(shard=6, expert=2), processes=6))
+
+
+def test_a_huge_number_of_experts_that_does_not_divide_is_refused_with_one_that_does():
+    words = ["model=mixtral-tiny", "parallel=ep-fsdp", "model.experts.count=100000000000", "parallel.expert=3"]
+    with pytest.raises(ConfigError, match=r"100000000000 experts do not divide among 3 ranks; try parallel.expert=2"):
+        compose(words)

@@ -94,6 +94,7 @@ from .mesh import (
     INTERLEAVED as INTERLEAVED,
     Mesh as Mesh,
     assumed_mesh as assumed_mesh,
+    divisors as divisors,
     make_mesh as make_mesh,
     most_stages as most_stages,
     resolve_degrees as resolve_degrees,

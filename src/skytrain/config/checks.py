@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Protocol
 
 from .batches import batch_sizes, total_steps
 from .capabilities import COMBINATION_RULES, Setup, check_setup
 from .errors import ConfigError, nearest
-from .mesh import assumed_mesh, check_degrees
+from .mesh import assumed_mesh, check_degrees, nearest_divisor
 from .schema import Config, DecoderConfig, ExpertsConfig, LatentConfig, has_layers
 from .tasks import check_task_names
 
@@ -147,12 +146,12 @@ def check_decoder(model: DecoderConfig, origins: Mapping[str, str] | None = None
         return ConfigError(key, problem, origin=(origins or {}).get(key), hint=hint)
 
     if model.latent is None and model.head_size is None and model.width % model.heads:
-        near = _nearest_divisor(model.width, model.heads)
+        near = nearest_divisor(model.width, model.heads)
         raise fail(
             "model.heads", f"{model.heads} heads do not divide the width {model.width}", f"try model.heads={near}"
         )
     if model.kv_heads is not None and model.heads % model.kv_heads:
-        near = _nearest_divisor(model.heads, model.kv_heads)
+        near = nearest_divisor(model.heads, model.kv_heads)
         raise fail(
             "model.kv_heads",
             f"{model.kv_heads} key-value heads do not divide the {model.heads} heads",
@@ -220,7 +219,7 @@ def _check_experts(model: DecoderConfig, experts: ExpertsConfig, fail: Fail) -> 
             f"try model.experts.dense_layers={model.layers - 1}, or model.experts=null for a dense model",
         )
     if experts.count % experts.groups:
-        near = _nearest_divisor(experts.count, experts.groups)
+        near = nearest_divisor(experts.count, experts.groups)
         raise fail(
             "model.experts.groups",
             f"{experts.groups} groups do not divide the {experts.count} experts",
@@ -250,8 +249,3 @@ def _check_experts(model: DecoderConfig, experts: ExpertsConfig, fail: Fail) -> 
         raise fail("model.experts.bias_rate", "is only used with model.experts.bias=true")
     if not model.gated_mlp:
         raise fail("model.gated_mlp", "experts are gated MLPs", "try model=mixtral-tiny or model.experts=null")
-
-
-def _nearest_divisor(whole: int, wanted: int) -> int:
-    small = [part for part in range(1, math.isqrt(whole) + 1) if whole % part == 0]
-    return min(sorted({*small, *(whole // part for part in small)}), key=lambda part: abs(part - wanted))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal
 
 from .errors import ConfigError, SkytrainError
@@ -12,6 +12,18 @@ from .schema import ParallelConfig
 
 DIMENSIONS = ("pipeline", "replicate", "shard", "context", "tensor")
 Zero = Literal[0, 1, 2, 3]
+
+
+@cache
+def divisors(whole: int) -> tuple[int, ...]:
+    """Return the whole numbers that divide another one, smallest first."""
+    small = [part for part in range(1, math.isqrt(whole) + 1) if whole % part == 0]
+    return tuple(sorted({*small, *(whole // part for part in small)}))
+
+
+def nearest_divisor(whole: int, wanted: int) -> int:
+    """Return the divisor to suggest in place of a number that does not divide."""
+    return min(divisors(whole), key=lambda part: abs(part - wanted))
 
 
 @dataclass(frozen=True)

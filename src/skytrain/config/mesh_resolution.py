@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from .capabilities import COMBINATION_RULES, MODEL_SIZE_RULES, Device, HFShape, Setup, broken_rule
 from .errors import ConfigError
-from .mesh import DEEPSPEED, DIMENSIONS, Mesh, make_mesh, resolve_degrees
+from .mesh import DEEPSPEED, DIMENSIONS, Mesh, divisors, make_mesh, resolve_degrees
 from .schema import Config
 
 SHOWN = 3  # number of meshes suggested in place of one that does not fit
@@ -117,9 +117,6 @@ def _offer(config: Config, wanted: Mesh, world_size: int, hf: HFShape | None) ->
 
 
 def _meshes(config: Config, world_size: int) -> Iterator[Mesh]:
-    def divisors(whole: int) -> list[int]:
-        return [part for part in range(1, whole + 1) if whole % part == 0]
-
     for pipeline in divisors(world_size):
         for replicate in divisors(world_size // pipeline):
             for shard in divisors(world_size // pipeline // replicate):

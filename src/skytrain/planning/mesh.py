@@ -15,6 +15,7 @@ from ..config import (
     Mesh,
     ParallelConfig,
     SkytrainError,
+    divisors,
     make_mesh,
     most_stages,
     nearest,
@@ -75,8 +76,7 @@ def near_meshes(parallel: ParallelConfig, gpus: int, nodes: int) -> Iterator[tup
         return
     wanted = used[0]
     rest = "replicate" if used[0] == "shard" else "shard"
-    whole = [degree for degree in range(1, gpus + 1) if gpus % degree == 0]
-    for degree in sorted(whole, key=lambda degree: abs(degree - degrees[wanted])):
+    for degree in sorted(divisors(gpus), key=lambda degree: abs(degree - degrees[wanted])):
         yield f"{wanted}={degree},{rest}=-1", make_mesh(parallel, degrees | {wanted: degree, rest: gpus // degree})
 
 

@@ -6,9 +6,9 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 
-from ..config import ExpertsConfig, format_bytes
+from ..config import ExpertsConfig, divisors, format_bytes
 from .communication import Node
 from .flops import decoder_size
 from .host import host_problem
@@ -242,13 +242,13 @@ def meshes(
 ) -> Iterator[Mesh]:
     """Yield all candidate meshes: tensor within a node, pipelines of whole layers, context only for long sequences."""
     model = job.model
-    for tensor in _divisors(min(gpus, gpus_per_node)):
+    for tensor in divisors(min(gpus, gpus_per_node)):
         if gpus % tensor or model.groups % tensor or model.hidden_width % tensor or model.padded_vocab % tensor:
             continue
-        for pipeline in _divisors(gpus // tensor):
+        for pipeline in divisors(gpus // tensor):
             if pipeline > 1 and (pipeline > model.layers // 2 or pipeline > 64):
                 continue
-            for context in _divisors(gpus // tensor // pipeline):
+            for context in divisors(gpus // tensor // pipeline):
                 if context > 1 and (job.sequence_length // context < 4096 or context > 16):
                     continue
                 rest = gpus // tensor // pipeline // context
@@ -288,7 +288,7 @@ def _data_meshes(mesh: Mesh, data: int, gpus_per_node: int) -> Iterator[Mesh]:
     if not mesh.offload:  # whole copies stay on the GPU
         yield replace(mesh, replicate=data)
     yield replace(mesh, shard=data)
-    for shard in _divisors(data):
+    for shard in divisors(data):
         ranks = shard * mesh.tensor * mesh.context
         if 1 < shard < data and gpus_per_node <= ranks <= MOST_NODES_A_GROUP * gpus_per_node:
             yield replace(mesh, replicate=data // shard, shard=shard)
@@ -298,7 +298,7 @@ def _expert_meshes(mesh: Mesh, experts: ExpertsConfig | None, gpus_per_node: int
     """Yield the same mesh with experts divided among neighbours of a node."""
     if experts is None:
         return
-    for expert in _divisors(math.gcd(experts.count, mesh.sharing)):
+    for expert in divisors(math.gcd(experts.count, mesh.sharing)):
         if expert > 1 and expert * mesh.tensor <= gpus_per_node:
             yield replace(mesh, expert=expert)
 
@@ -341,7 +341,7 @@ def _splits(
     if remainder or sequences % mesh.data:
         return []
     each = sequences // mesh.data
-    choices = [micro for micro in _divisors(each) if _fills_pipeline(job, mesh, each // micro)]
+    choices = [micro for micro in divisors(each) if _fills_pipeline(job, mesh, each // micro)]
     known: dict[int, tuple[TrainingJob, Memory]] = {}
 
     def split(micro_batch: int) -> tuple[TrainingJob, Memory]:
@@ -366,12 +366,6 @@ def _fills_pipeline(job: TrainingJob, mesh: Mesh, accumulation: int) -> bool:
     together = job.pipeline_micro_batches or accumulation
     whole = accumulation % together == 0 and together >= mesh.pipeline
     return whole and (mesh.chunks == 1 or together % mesh.pipeline == 0)
-
-
-@cache
-def _divisors(number: int) -> tuple[int, ...]:
-    small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
-    return tuple(sorted({*small, *(number // value for value in small)}))
 
 
 def _parts(mesh: Mesh) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..mesh import nearest_divisor
 from ..schema import OPTIMIZERS, Config, CustomModelConfig, has_layers, tag_of
 from .rule import Rule, Setup
 
@@ -161,10 +162,7 @@ def _experts(setup: Setup) -> str | None:
     if experts is None:
         return f"{mesh.expert}: model={model.name} has no experts to divide"
     ranks = 0 if setup.processes is None else mesh.sharing  # 0, which every number divides: not known yet
-    divided = math.gcd(experts.count, ranks)
-    near = min(
-        (degree for degree in range(1, divided + 1) if divided % degree == 0), key=lambda n: abs(n - mesh.expert)
-    )
+    near = nearest_divisor(math.gcd(experts.count, ranks), mesh.expert)
     if experts.count % mesh.expert:
         return f"{experts.count} experts do not divide among {mesh.expert} ranks; try parallel.expert={near}"
     if ranks % mesh.expert:
