@@ -87,6 +87,13 @@ def test_the_ladder_finishes_a_rung_before_it_begins_another():
         assert names[begun : begun + 3] == [name] * 3
 
 
+def test_a_chain_weighs_prices_if_its_last_strategy_does():
+    weighing = [
+        getattr(find_strategy(name), "weighs_prices", False) for name in ("ladder", "grid+ladder", "ladder+grid")
+    ]
+    assert weighing == [True, True, False]
+
+
 def test_the_ladder_begins_where_the_money_is_for_more_than_three_rates_while_the_level_is_unknown():
     problem = make_problem(sizes=(0.1, 0.3), horizons=(0.25,))
     small, near = problem.rungs

@@ -142,8 +142,8 @@ def _schedule_text(schedule: Schedule, strategy: str) -> str:
     )
     unspent = schedule.search_usd - total
     if not schedule.axes and unspent >= min(rung.usd for rung in problem.rungs):
-        plans = strategy.split("+")[-1] == "ladder"  # the others do not compare a trial with its price
-        why = "no further one is worth its money" if plans else f"{strategy} asks for no further one that fits"
+        no_more = f"{strategy} asks for no further one that fits"
+        why = "no further one is worth its money" if schedule.weighs_prices else no_more
         lines.append(f"{_usd(unspent)} would be left: if trials go as published laws say, {why}.")
     if schedule.axes:
         turns = ", ".join(schedule.axes)

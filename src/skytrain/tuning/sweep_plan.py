@@ -33,6 +33,7 @@ class Schedule:
     source: str  # where the step times come from
     announced: tuple[str, ...] = ()  # what the strategy would like to buy, and what of it the money buys
     axes: tuple[str, ...] = ()  # axes that are tuned in turn: the trials are those of the first
+    weighs_prices: bool = False  # whether the strategy leaves out trials that are not worth their price
     spent_usd: float = 0.0  # by earlier launches of the sweep
 
     @property
@@ -77,7 +78,7 @@ def plan_sweep(config: Config, reporter: Reporter, dry_run: DryRun | None = None
         check_budget(problem, final_usd, Ledger(store.store, store.folder, config.budget.usd))
     strategy = find_strategy(config.tune.strategy)
     trials = rehearse(problem, strategy, left)
-    announce = getattr(strategy, "announce", lambda problem, usd: ())  # few strategies have a table of their own
+    announce = getattr(strategy, "announce", lambda problem, usd: ())
     return Schedule(
         problem=problem,
         trials=trials,
@@ -86,6 +87,7 @@ def plan_sweep(config: Config, reporter: Reporter, dry_run: DryRun | None = None
         source=source,
         announced=tuple(announce(problem, left)),
         axes=tuple(axes),
+        weighs_prices=getattr(strategy, "weighs_prices", False),
     )
 
 

@@ -16,7 +16,11 @@ FACTOR = 2.0  # between neighbouring rates
 
 
 class Strategy(Protocol):
-    """A way to choose trials until it can answer. It is a pure function of the search, so a search can be continued."""
+    """A way to choose trials until it can answer. It is a pure function of the search, so a search can be continued.
+
+    It may also have `weighs_prices`, true if it leaves out a trial that is not worth its price, and `announce(problem, usd)`,
+    which returns lines on what it would buy.
+    """
 
     name: str
     about: str  # one line for `--help` and reports

@@ -15,6 +15,7 @@ class Chain:
     def __init__(self, parts: Sequence[Strategy], share: float = 0.5) -> None:
         self.name = "+".join(part.name for part in parts)
         self.about = ", then ".join(part.about for part in parts)
+        self.weighs_prices = getattr(parts[-1], "weighs_prices", False)
         self._first = parts[0]
         self._rest = parts[1:]
         self._share = share  # share of the remaining money that the first part may spend

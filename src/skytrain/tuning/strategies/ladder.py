@@ -33,6 +33,7 @@ SHAPES = {
 class Ladder:
     name = "ladder"
     about = "rungs of size and horizon, one posterior, next trial by the regret it saves at the target (default)"
+    weighs_prices = True
 
     def propose(self, search: Search) -> Trial | None:
         rungs = [rung for rung in smaller_rungs(search.problem) if search.affordable(rung)]
