@@ -24,6 +24,19 @@ def test_matrices_decay_and_vectors_do_not(model):
     assert len(decaying["params"]) + len(spared["params"]) == len(list(model.parameters()))
 
 
+def test_the_rate_of_a_head_is_not_that_of_the_blocks_matrices():
+    untied = build_model(compose(["model=gpt2-tiny", "tokenizer=bytes", "model.tied_head=false"]).config.model, seed=0)
+    rates = {"embedding": 2.0, "head": 3.0, "vector": 4.0}
+    rate_of = {
+        id(parameter): group["lr"]
+        for group in parameter_groups(untied, BaseSettings(1.0, 0.1, lr_by_kind=rates))
+        for parameter in group["params"]
+    }
+    found = {name: rate_of[id(parameter)] for name, parameter in untied.named_parameters()}
+    assert {found[name] for name in hidden_matrices(untied)} == {1.0}
+    assert sorted(set(found.values())) == [1.0, 2.0, 3.0, 4.0]
+
+
 def test_lion_follows_the_papers_update(model):
     """Algorithm 2 of arXiv 2302.06675, written out for one tensor."""
     torch.manual_seed(0)

@@ -30,6 +30,7 @@ def parameter_groups(model: nn.Module, base: BaseSettings, only: set[str] | None
     Weights of two or more dimensions decay; biases and norms do not.
     """
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    hidden = hidden_matrices(model)
     groups: dict[tuple[float, float, float], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad or (only is not None and name not in only):
@@ -38,7 +39,7 @@ def parameter_groups(model: nn.Module, base: BaseSettings, only: set[str] | None
         matrix = is_matrix(name, parameter)
         decay = base.weight_decay * scales.weight_decay if matrix else 0.0
         kind = "vector" if not matrix else "embedding" if id(parameter) in tables else "head"
-        rate = base.lr_by_kind.get(kind, base.lr)
+        rate = base.lr if name in hidden else base.lr_by_kind.get(kind, base.lr)
         settings: dict[str, Any] = {"params": [], "weight_decay": decay, "lr": rate * scales.lr}
         if base.eps is not None:
             settings["eps"] = base.eps * scales.eps
