@@ -195,12 +195,13 @@ def test_a_run_whose_settings_cannot_be_read_is_left_out_of_the_law_and_named(
 ) -> None:
     composed = compose(["recipe=modern-124m", "data=c4", f"store.root={tmp_path}/store"])
     store = open_store(composed.config.store)
-    for name in ("good", "empty", "shapeless"):
+    for name in ("good", "empty", "shapeless", "wordy"):
         record = new_record(composed.config, name=name, data={}, tokenizer_id="gpt2", parameters=1, hardware={})
         settings = {
             "good": record.config,
             "empty": {},
             "shapeless": {**record.config, "model": {**record.config["model"], "layers": "many"}},
+            "wordy": {**record.config, "data": {**record.config["data"], "target_tokens": "many"}},
         }
         record = replace(record, config=settings[name], finished_at=record.started_at, step=100)
         create_run(store, record)
@@ -209,7 +210,7 @@ def test_a_run_whose_settings_cannot_be_read_is_left_out_of_the_law_and_named(
         writer.lines.flush()
     (run,) = own_runs(composed)
     assert run.name == "good"
-    assert "'empty'" in caplog.text and "'shapeless'" in caplog.text
+    assert all(f"'{name}'" in caplog.text for name in ("empty", "shapeless", "wordy"))
 
 
 def test_a_budget_that_buys_nothing_says_so(tmp_path: Path) -> None:

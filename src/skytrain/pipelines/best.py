@@ -47,6 +47,7 @@ from ..planning import (
     expected_loss,
     hellaswag,
     known_texts,
+    least_known,
     load_catalog,
     lowest_of_each,
     model_sizes,
@@ -61,7 +62,7 @@ from ..planning import (
     work_of,
 )
 from ..runs import NoRuns, RunRecord, last_metrics, list_runs, plain
-from ..storage import DamagedRecord, ObjectError, Store, StoreError, open_store
+from ..storage import DamagedRecord, ObjectError, Store, StoreError, open_store, record_of
 from ..targets import Planned, Trials, compose_plan, plan_run, planned_workload, sellers
 from ..tuning import Rung, combined_law
 
@@ -342,8 +343,7 @@ class _Search:
         self.factor = text.factor if text else None
         # A recipe stops reading where its own run ends; what the user stops at is all the text that there is.
         asked = config.data.target_tokens if "data.target_tokens" in composed.given else None
-        limits = (config.plan.data_tokens or (text.tokens if text else None), asked)
-        self.distinct = min((float(one) for one in limits if one), default=None)
+        self.distinct = least_known(config.plan.data_tokens or (text.tokens if text else None), asked)
         self.unread: str | None = None  # why the store's runs are not known
         try:
             self.runs = own_runs(composed, self.distinct) if reads_store else ()
@@ -388,7 +388,9 @@ class _Search:
         if order:
             attempt(order[0])
             for side in (range(order[0] - 1, -1, -1), range(order[0] + 1, len(possible))):
-                any(not attempt(n) for n in side)
+                for n in side:
+                    if not attempt(n):
+                        break
         if best is None or best.tokens < HARDLY * next(most for _, most, model in possible if model == best.model):
             for n in order:
                 attempt(n)
@@ -633,20 +635,16 @@ def _is_like(record: RunRecord, composed: Composed) -> bool:
 def _own_run(store: Store, record: RunRecord, law: LossLaw, distinct: float | None) -> OwnRun | None:
     try:
         loss = last_metrics(store, record.name).get("val/loss")
-    except (DamagedRecord, ObjectError) as error:
-        _leave_out(record, error)
-        return None
-    if not isinstance(loss, float | int) or not math.isfinite(loss) or not record.step:
-        return None
-    try:
-        model = build(DecoderConfig, record.config["model"])
-        size = decoder_size(model)
-        tokens = float(recorded_batches(record.config["trainer"]).before(record.step))
-        limits = (record.config["data"].get("target_tokens"), distinct)
-        useful = useful_tokens(tokens, min((float(one) for one in limits if one), default=None))
-        if max(loss, law.loss(law.counted(size), useful)) >= math.log(model.vocab_size):
+        if not isinstance(loss, float | int) or not math.isfinite(loss) or not record.step:
             return None
-    except (AttributeError, KeyError, TypeError, ArithmeticError, ConfigError) as error:
+        with record_of(store, f"runs/{record.name}/run.json"):
+            model = build(DecoderConfig, record.config["model"])
+            size = decoder_size(model)
+            tokens = float(recorded_batches(record.config["trainer"]).before(record.step))
+            useful = useful_tokens(tokens, least_known(record.config["data"].get("target_tokens"), distinct))
+            if max(loss, law.loss(law.counted(size), useful)) >= math.log(model.vocab_size):
+                return None
+    except (DamagedRecord, ObjectError) as error:
         _leave_out(record, error)
         return None
     return OwnRun(

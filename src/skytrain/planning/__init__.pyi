@@ -68,6 +68,7 @@ from .loss_laws import (
     best_batch as best_batch,
     hellaswag as hellaswag,
     known_texts as known_texts,
+    least_known as least_known,
     lowest_of_each as lowest_of_each,
     useful_tokens as useful_tokens,
 )

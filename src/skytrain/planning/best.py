@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from ..config import Config, DecoderConfig, scaled_parts, total_tokens
 from .catalog import Catalog
 from .flops import DecoderSize, decoder_flops_per_token, decoder_size
-from .loss_laws import OPEN_RUNS, Forecast, LossForecaster, known_texts
+from .loss_laws import OPEN_RUNS, Forecast, LossForecaster, known_texts, least_known
 from .ranking import rank_catalog
 from .tokens import Purchase
 
@@ -140,8 +140,7 @@ def expected_loss(config: Config) -> Forecast | None:
     tokens = float(total_tokens(config))
     read = config.data.target_tokens or math.inf
     # A run that stops before it reads anything twice says nothing about how much text there is.
-    known = (config.plan.data_tokens or (text.tokens if text else None), read if tokens > read else None)
-    distinct = min((float(one) for one in known if one), default=None)
+    distinct = least_known(config.plan.data_tokens or (text.tokens if text else None), read if tokens > read else None)
     law = LossForecaster(OPEN_RUNS, text.factor if text else None, recipe_efficiency(config), distinct=distinct)
     forecast = law.forecast(decoder_size(config.model), tokens)
     return forecast if forecast.loss <= math.log(config.model.vocab_size) else None

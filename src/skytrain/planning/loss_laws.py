@@ -164,6 +164,11 @@ def useful_tokens(tokens: float, distinct: float | None) -> float:
     return distinct * (1 + REPETITION_CONSTANT * (1 - math.exp(-repeated / REPETITION_CONSTANT)))
 
 
+def least_known(*tokens: float | None) -> float | None:
+    """Return the least of several limits on how much text there is; None if none of them is known."""
+    return min((float(one) for one in tokens if one), default=None)
+
+
 def best_batch(tokens: float) -> float:
     """Return the tokens a step with which so many tokens give the lowest loss (Step Law, arXiv 2503.04715)."""
     return 0.58 * tokens**0.571

@@ -104,7 +104,7 @@ def data_of(where: str, remedy: str = RESTORE) -> Iterator[None]:
     """Report what goes wrong inside the block with the content of `where` as damage."""
     try:
         yield
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OverflowError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, ArithmeticError) as error:
         if isinstance(error, SkytrainError) and not isinstance(error, ConfigError):  # which `build` raises for a field
             raise
         raise damaged(where, error, remedy) from None
