@@ -71,13 +71,11 @@ class EksTarget:
 
 
 def _preview(data: dict[str, str], sha256: str) -> list[dict[str, Any]]:
-    """Return the requests that `deploy` makes of a cluster that serves nothing yet."""
-    gpus = {GPU: data["TENSOR_PARALLEL"]}
-    container = {"name": NAME, "resources": {"requests": gpus, "limits": gpus}}
-    template = {"metadata": {"annotations": _annotations(data, sha256)}, "spec": {"containers": [container]}}
+    """Return the requests that `deploy` makes of a cluster that serves nothing yet, without what its manifests have."""
+    spec = {"template": {"spec": {"containers": [{"name": NAME, "resources": {"requests": {}, "limits": {}}}]}}}
     return [
-        {"patch": f"{NAMESPACE}/{CONFIG_NAME}", "kind": "ConfigMap", "body": {"data": data}},
-        {"patch": f"{NAMESPACE}/{NAME}", "kind": "Deployment", "body": {"spec": {"replicas": 1, "template": template}}},
+        {"patch": f"{NAMESPACE}/{name}", "kind": kind.kind, "body": body}
+        for kind, name, body in _patches({"spec": spec}, data, sha256)
     ]
 
 
@@ -113,11 +111,6 @@ def _bill(job: ServeJob, model: ServedModel) -> str:
     )
 
 
-def _annotations(data: dict[str, str], sha256: str) -> dict[str, str]:
-    """Return annotations that are new with the model: pods read the ConfigMap when they start, and these make new ones."""
-    return {"skytrain/model": sha256, "skytrain/settings": ",".join(data.values())}
-
-
 def model_settings(config: Config, model: ServedModel, source: str) -> dict[str, str]:
     """Return what the pods read about the model, from their ConfigMap."""
     longest = config.serve.max_length or model.shape(config.serve.dtype or "bfloat16").max_length
@@ -131,17 +124,28 @@ def model_settings(config: Config, model: ServedModel, source: str) -> dict[str,
 
 def deploy(cluster: KubeCluster, data: dict[str, str], sha256: str) -> None:
     """Name the model, and start pods with it; pods of the model before it stay until these answer."""
-    deployment = _deployment(cluster)
-    cluster.patch(CONFIG_MAP, CONFIG_NAME, {"data": data})
+    for kind, name, body in _patches(_deployment(cluster), data, sha256):
+        cluster.patch(kind, name, body)
+
+
+def _patches(
+    deployment: dict[str, Any], data: dict[str, str], sha256: str
+) -> list[tuple[KubeKind, str, dict[str, Any]]]:
+    """Return the requests that give the pods of a deployment this model: kind, name and body of each."""
     containers = deployment["spec"]["template"]["spec"]["containers"]
     for each in containers:
         if each["name"] != NAME:
             continue  # the proxy needs no GPU
         for kind in ("requests", "limits"):
             each["resources"][kind][GPU] = data["TENSOR_PARALLEL"]
-    template = {"metadata": {"annotations": _annotations(data, sha256)}, "spec": {"containers": containers}}
+    # Pods read the ConfigMap when they start: annotations that are new with the model make new pods.
+    annotations = {"skytrain/model": sha256, "skytrain/settings": ",".join(data.values())}
+    template = {"metadata": {"annotations": annotations}, "spec": {"containers": containers}}
     replicas = max(1, deployment["spec"].get("replicas", 0))
-    cluster.patch(DEPLOYMENT, NAME, {"spec": {"replicas": replicas, "template": template}})
+    return [
+        (CONFIG_MAP, CONFIG_NAME, {"data": data}),
+        (DEPLOYMENT, NAME, {"spec": {"replicas": replicas, "template": template}}),
+    ]
 
 
 def wait_until_ready(
