@@ -203,8 +203,7 @@ def plan(
         given = (documents, text_bytes)
         corpus = compose_overrides(settings, config_dir).config
         plan = _corpus_plan(corpus, region, _hours(deadline), given)
-        folders = [word for folder in context.params["config_dir"] or [] for word in ("--config-dir", str(folder))]
-        return _print_corpus_plan(plan, [*settings, *folders], as_json)
+        return _print_corpus_plan(plan, [*settings, *_typed_folders(context)], as_json)
     composed, open_mesh = compose_plan(settings, config_dir or [], mesh)
     if measure:
         with reporter() as console:
@@ -347,8 +346,12 @@ def _print_rest(
             if (value := context.params[name]) is not None
             for word in (f"--{name}", str(value))
         ]
-        folders = [word for folder in context.params["config_dir"] or [] for word in ("--config-dir", str(folder))]
-        print(f"\n{line}\n  skytrain plan --best {shlex.join([*settings, *limits, *folders])}")
+        print(f"\n{line}\n  skytrain plan --best {shlex.join([*settings, *limits, *_typed_folders(context)])}")
+
+
+def _typed_folders(context: typer.Context) -> list[str]:
+    """Return the words of --config-dir, for a command to type next."""
+    return [word for folder in context.params["config_dir"] or [] for word in ("--config-dir", str(folder))]
 
 
 def _corpus_plan(
