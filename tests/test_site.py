@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -43,6 +44,40 @@ def test_the_page_of_commands_has_those_that_have_others_below_them(site: Module
     assert "<code>--market &lt;spot&#124;on-demand&gt;</code> | The market to rank by. [default: spot]" in of_catalog
     assert not re.findall(r"<code>--[\w-]+ &lt;(?:str|int|float)\b[^<]*", shown), "name what a user gives, not its type"
     assert "\n## skytrain data\n" not in shown, "it only groups others"
+
+
+SOURCE = ROOT / "src" / "skytrain"
+
+
+def test_every_file_that_the_architecture_page_names_exists(site: ModuleType) -> None:
+    text = re.sub(r"^```.*?^```", "", (site.DOCS / "architecture.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    spans = set(re.findall(r"`([\w./<>*-]+)`", text)) - {"recipe/mine.yaml"}  # a user's
+    named = {each for each in spans if re.search(r"\.(py|pyi|csv|tf|toml)$|\w/\w", each)}
+    missing = [each for each in named if not any(found(re.sub(r"<\w+>", "*", each)))]
+    assert missing == [] and len(named) > 80
+    steps = re.findall(r"^\| `(tokens|training|models)` \| (`(?:datamodule|step|loss)`.*)$", text, flags=re.MULTILINE)
+    files = [SOURCE / package / f"{name}.py" for package, row in steps for name in re.findall(r"`(\w+)`", row)]
+    assert len(files) > 15 and [str(each) for each in files if not each.is_file()] == []
+
+
+def test_every_function_that_the_architecture_page_names_is_in_that_file(site: ModuleType) -> None:
+    text = (site.DOCS / "architecture.md").read_text()
+    pairs = [(file, name) for name, file in re.findall(r"`([\w.]+)(?:\(\))?` in `([\w/.]+\.py)`", text)]
+    pairs += re.findall(r"`([\w/.]+\.py)` \(`([\w.]+)`", text)
+    pairs += [(f"training/{file}", name) for name, file in re.findall(r"`(\w+)`, `(\w+\.py)`", text)]
+    assert len(pairs) > 12
+    for file, name in pairs:
+        pattern = rf"^\s*(def|class) {name.rpartition('.')[2]}\b"
+        assert re.search(pattern, (SOURCE / file).read_text(), flags=re.MULTILINE), f"{name} is not in {file}"
+
+
+def found(pattern: str) -> Iterator[Path]:
+    """Yield what a name on the architecture page may mean: of the package, of one of its folders, or of the repository."""
+    for folder in (SOURCE, ROOT):
+        for suffix in ("", ".py"):
+            yield from folder.glob(pattern.rstrip("/") + suffix)
+    if "/" not in pattern:
+        yield from SOURCE.rglob(pattern)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,8 @@ class Pipeline:
     def train(self, tokens: Tensor, targets: Tensor, runs: int, share: Tensor | None = None) -> Tensor:
         """Compute gradients of the mean loss, divided by the `runs` of a step; return that mean on every rank.
 
-        `share` is the weight of this run's mean in the step's, if runs have different numbers of targets.
+        `share` is the weight of this run's mean in the step's, if runs have different numbers of targets. FSDP reduces the
+        gradients (`apply.py`): torch's stage holds it back until the stage's last micro-batch of the run.
         """
         self._equal_weight = 1.0 / (self._settings.micro_batches * runs)
         if share is None:
