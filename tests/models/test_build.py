@@ -82,7 +82,7 @@ def test_special_tokens_beyond_the_vocabulary_are_forgotten_and_the_padding_toke
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"name": "no-such-folder"}, r"model.name: 'no-such-folder' is no causal language model"),
+        ({"name": "no-such-folder"}, r"model.name: 'no-such-folder' is not a causal language model"),
         ({"max_length": 49}, r"model.max_length: 49 is longer than the 48 positions"),
         ({"weights": "pretrained", "vocab_size": 97}, r"model.vocab_size: 97 is more than the 96 tokens"),
     ],
@@ -94,13 +94,13 @@ def test_a_hugging_face_model_that_does_not_fit_is_named(neox, changes, message)
 
 def test_a_config_that_transformers_refuses_is_named(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "llama", "hidden_size": 30, "num_attention_heads": 4}')
-    with pytest.raises(ConfigError, match=r"is no causal language model that transformers can build here"):
+    with pytest.raises(ConfigError, match=r"is not a causal language model that transformers can build here"):
         build_model(hf(tmp_path), seed=0)
 
 
 def test_a_folder_of_an_architecture_that_is_no_language_model_is_named(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "vit"}')
-    with pytest.raises(ConfigError, match=r"is no causal language model"):
+    with pytest.raises(ConfigError, match=r"is not a causal language model"):
         build_model(hf(tmp_path), seed=0)
 
 

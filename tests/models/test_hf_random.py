@@ -126,7 +126,9 @@ def test_gemma_3_without_a_window_is_exported_as_one_whose_layers_see_everything
 
 def test_gemma_that_transformers_would_refuse_is_not_exported(decoder_config):
     config = decoder_config("gemma-2-2b", width=50, heads=4, kv_heads=2, head_size=12, mlp_width=64)
-    with pytest.raises(ConfigError, match=r"model.width: 50 is no multiple of the 4 heads, and transformers refuses"):
+    with pytest.raises(
+        ConfigError, match=r"model.width: 50 is not a multiple of the 4 heads, and transformers refuses"
+    ):
         hf_form(config)
     with pytest.raises(ConfigError, match=r"model.window: null has no form in Hugging Face's Gemma2ForCausalLM"):
         hf_form(dataclasses.replace(config, width=48, window=None))

@@ -544,7 +544,7 @@ def test_no_word_of_a_launch_record_becomes_part_of_a_command(
     root = Path(shutil.copytree(trained, tmp_path / "store"))
     (root / "runs/mine/launches").mkdir()
     (root / "runs/mine/launches/00001.json").write_text(json.dumps({**asdict(LAUNCH), field: value}))
-    with pytest.raises(DamagedRecord, match="is no target"):
+    with pytest.raises(DamagedRecord, match="is not a target"):
         launches_of(open_store(str(root)), "mine")
 
 

@@ -200,7 +200,7 @@ def _unpack_head(data: bytes, where: str) -> Chunk:
     values = parse_object(data[8 : 8 + int.from_bytes(data[:8], "little")], where, HEAD, AGAIN)
     with data_of(where, AGAIN):
         if len(values["sizes"]) != 3 or not all(is_whole(size) and size >= 0 for size in values["sizes"]):
-            raise ValueError(f"{values['sizes']!r:.60} are no sizes")
+            raise ValueError(f"{values['sizes']!r:.60} are not three sizes")
         return Chunk(**{**values, "sizes": tuple(values["sizes"])})
 
 

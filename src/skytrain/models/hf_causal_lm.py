@@ -267,7 +267,7 @@ def build_hf(config: HFModelConfig, seed: int, start_weights: bool) -> HFCausalL
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(
             "model.name",
-            f"{config.name!r} is no causal language model that transformers can build here: {first}",
+            f"{config.name!r} is not a causal language model that transformers can build here: {first}",
             hint="a folder with a config.json, or OWNER/NAME on the hub",
         ) from error
     if model.config.vocab_size < config.vocab_size:

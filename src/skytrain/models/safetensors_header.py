@@ -102,7 +102,7 @@ def _tensor_home(path: Path, entry: dict[str, Any]) -> TensorHome:
     shape, dtype, (start, end) = entry["shape"], entry["dtype"], entry["data_offsets"]
     whole = [*shape, start, end]
     if not isinstance(shape, list) or not isinstance(dtype, str) or any(type(each) is not int for each in whole):
-        raise ValueError(f"{entry!r:.200} describes no tensor")
+        raise ValueError(f"{entry!r:.200} does not describe a tensor")
     bits = re.search(r"\d+", dtype)  # of one number: F32, BF16, F8_E4M3
     if min(whole) < 0 or start > end or (bits and math.prod(shape) * int(bits[0]) != 8 * (end - start)):
         raise ValueError(f"a tensor of shape {shape!r:.80} and type {dtype!r:.20} does not have {end - start} bytes")

@@ -76,9 +76,8 @@ class SharedScores:
         start = each * tensor.get_local_rank()
         if isinstance(local, DTensor):
             return VocabularyPart(local.to_local(), start)
-        return VocabularyPart(
-            local[..., start : start + each], start
-        )  # whole on every rank: plans of transformers gather
+        # Whole on every rank: plans of transformers gather.
+        return VocabularyPart(local[..., start : start + each], start)
 
     def _positions(self, length: int) -> Tensor:
         """Return the positions of the sequence that this rank holds."""

@@ -317,10 +317,9 @@ def read_launch(store: Store, run: str, launch: str) -> LaunchRecord:
             raise ValueError("it has no groups")
         if (record.run, record.id) != (run, launch):  # its machines may write it: it speaks for no other run
             raise ValueError(f"it is about launch {record.id} of run {record.run}")
-        if not TARGET.fullmatch(record.target) or not TARGET.fullmatch(
-            record.region or "-"
-        ):  # printed in commands to type
-            raise ValueError(f"{record.target!r:.60} in {record.region!r:.60} is no target")
+        # Both are printed in commands to type.
+        if not TARGET.fullmatch(record.target) or not TARGET.fullmatch(record.region or "-"):
+            raise ValueError(f"{record.target!r:.60} in {record.region!r:.60} is not a target")
         for text in (record.launched_at, *(group.kill_at for group in record.groups if group.kill_at)):
             if not is_time(text):
                 raise ValueError(f"{text!r:.60} is not a time")

@@ -18,11 +18,8 @@ WRONG_KEYS = {"InvalidAccessKeyId", "SignatureDoesNotMatch"}
 ELSEWHERE = {"AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException"}
 
 ARCHIVED = "InvalidObjectState"  # of an object that was written with a storage class such as GLACIER
-OF_ONE_OBJECT = (
-    "read",
-    "stat",
-    "download",
-)  # operations that fail for a reason of the object's own, such as its encryption
+# Operations that fail for a reason that concerns only the object, such as its encryption.
+OF_ONE_OBJECT = ("read", "stat", "download")
 
 TROUBLE_HINT = "the service or the network is in trouble: run it again later; every object there is complete or absent"
 

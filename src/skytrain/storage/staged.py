@@ -130,7 +130,7 @@ def _refs(store: Store, repository: str) -> dict[str, str]:
     except NotFound:
         return {}
     if not all(COMMIT.fullmatch(str(commit)) for commit in refs.values()):
-        raise damaged(store.url(key), "it names what is no commit", FETCH)
+        raise damaged(store.url(key), "it names something that is not a commit", FETCH)
     return refs
 
 

@@ -77,7 +77,9 @@ def trial_shapes(config: Config) -> list[RungShape]:
     """Return every smaller model and shorter horizon of the settings, and their combinations."""
     full = total_steps(config)
     if too_short := [one for one in config.tune.steps or [] if one < 1]:
-        raise ConfigError("tune.steps", f"{too_short[0]} is no number of steps", hint="a trial has at least one step")
+        raise ConfigError(
+            "tune.steps", f"{too_short[0]} is not a number of steps", hint="a trial has at least one step"
+        )
     if too_long := [one for one in config.tune.steps or [] if one >= full]:
         raise ConfigError(
             "tune.steps",

@@ -74,7 +74,10 @@ def whole_heads(config: DecoderConfig) -> tuple[str, str] | None:
     """Return an `export_problem` if the width is not a multiple of the heads, which transformers may refuse."""
     if config.width % config.heads == 0:
         return None
-    return "model.width", f"{config.width} is no multiple of the {config.heads} heads, and transformers refuses such a"
+    return (
+        "model.width",
+        f"{config.width} is not a multiple of the {config.heads} heads, and transformers refuses such a",
+    )
 
 
 def read_windows(kinds: Sequence[str], window: int | None) -> dict[str, Any]:

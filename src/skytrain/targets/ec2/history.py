@@ -57,7 +57,7 @@ def ended_at(instance: Mapping[str, Any]) -> datetime | None:
 
 
 def why_not_started(session: AwsSession, group: str, region: str) -> str | None:
-    """Return what AWS said when it last failed to start a machine of the group; None if its last try was none that failed."""
+    """Return what AWS said when it last failed to start a machine of the group; None if its last try did not fail."""
     asked = Call("autoscaling", "DescribeScalingActivities", {"AutoScalingGroupName": group, "MaxRecords": 100})
     tries = (
         activity
