@@ -36,7 +36,11 @@ def test_a_mesh_that_a_model_of_transformers_cannot_have_is_refused_before_ranks
 
 @pytest.mark.parametrize(
     ("option", "hint"),
-    [("--batch_size=32", "here it is trainer.batch_tokens"), ("--trainer.steps=5", "without dashes: trainer.steps=5")],
+    [
+        ("--batch_size=32", "here it is trainer.batch_tokens"),
+        ("--trainer.steps=5", "without dashes: trainer.steps=5"),
+        ("--my_own_thing=5", "settings are KEY=VALUE, without dashes"),
+    ],
 )
 def test_a_setting_with_dashes_is_told_how_settings_are_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str, hint: str

@@ -66,7 +66,7 @@ from . import (
     tune,
 )
 from .output import visible_output
-from .reads import meant_setting, refuse_in
+from .reads import refuse_in
 
 SECTIONS = {
     "Pipeline": ("quickstart", "prepare", "plan", "tune", "train", "evaluate", "generate", "export", "finish"),
@@ -180,7 +180,6 @@ def _run(arguments: list[str]) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
     try:
         forget_trust()
-        _refuse_dashes(arguments)
         with naming_extras(), visible_output():
             app(args=[word for word in arguments if word != "--debug"], prog_name="skytrain")
     except SkytrainError as error:
@@ -196,18 +195,6 @@ def _run(arguments: list[str]) -> None:
         # `skytrain generate | head` is not an error. stdout is replaced so that the interpreter's last flush is quiet.
         sys.stdout = open("/dev/null", "w")  # noqa: PTH123, SIM115
         raise SystemExit(0) from None
-
-
-def _refuse_dashes(arguments: list[str]) -> None:
-    """Raise for a setting that is written like an option, as nanoGPT and Hugging Face have them: no option has _ or dots."""
-    for word in arguments:
-        name = word.partition("=")[0]
-        if name.startswith("--") and ("_" in name or "." in name):
-            hint = (
-                meant_setting(name, arguments)
-                or "settings are KEY=VALUE, without dashes; options have no _ and no dots"
-            )
-            raise SkytrainError(f"{name}: no such option\n  {hint}")
 
 
 def _leave_at_once(code: str | int | None) -> None:

@@ -98,8 +98,10 @@ def meant_setting(option: str, typed: Sequence[str]) -> str | None:
     if (hint := translated(key)) is not None:
         return hint
     named = key if key in GROUPS else setting_named(key)
-    if named is None:
-        return None
+    if named is None:  # nanoGPT and Hugging Face write settings so
+        return (
+            "settings are KEY=VALUE, without dashes; options have no _ and no dots" if set("_.") & set(option) else None
+        )
     return f"settings are KEY=VALUE, without dashes: {named}={_value_of(option, typed) or 'VALUE'}"
 
 
