@@ -65,6 +65,8 @@ def test_a_setting_with_dashes_is_told_how_settings_are_written(
         (["train", "--optimizer.lr", "3e-4"], "without dashes: optimizer.lr=3e-4"),
         (["train", "--seed"], "without dashes: seed=VALUE"),
         (["train", "--form", "mine"], "Possible options: --from"),
+        (["plan", "--region"], "'--region' requires an argument"),
+        (["generate", "--seed"], "'--seed' requires an argument"),
         (["train", "cloud.owner=a,b"], "quoted: \"cloud.owner='a,b'\""),
         (["train", "optimizer.lr=1e-3,3e-4"], "to compare values: skytrain tune"),
         (["plan", "budget.usd=1,000"], "did you mean budget.usd=1000?"),

@@ -79,10 +79,12 @@ class ReadingCommand(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
-            if hint := meant_setting(getattr(error, "option_name", ""), typed):
+            option = getattr(error, "option_name", "")
+            known = any(option in (*each.opts, *each.secondary_opts) for each in self.params)  # and lacks its value
+            if not known and (hint := meant_setting(option, typed)):
                 from ..config import SkytrainError
 
-                raise SkytrainError(f"{ctx.command_path} has no {error.option_name}\n  {hint}") from None
+                raise SkytrainError(f"{ctx.command_path} has no {option}\n  {hint}") from None
             raise
 
     def invoke(self, ctx: Any) -> Any:
