@@ -159,12 +159,13 @@ def test_damaged_answers_are_left_out_and_hide_no_other_sweep(store, quickstart,
 
 
 @pytest.mark.parametrize("place", ["0", "-5", '"1e9"', "null", "NaN", "1e300", "{}"])
-def test_damaged_targets_are_left_out(store, quickstart, place):
+def test_damaged_targets_are_left_out_and_named(store, quickstart, place, caplog):
     finish(store, quickstart, "bad")
     record = json.loads(store.read("sweeps/bad/earlier.json"))
     text = json.dumps({**record, "target": {**record["target"], "tokens": "HERE"}}).replace('"HERE"', place)
     store.write("sweeps/bad/earlier.json", text.encode())
     assert find_earlier(store, quickstart, "new") == ()
+    assert "sweep 'bad' does not count for this one" in caplog.text
 
 
 def test_a_sweep_keeps_the_earlier_ones_that_it_began_with(store, quickstart):

@@ -9,16 +9,17 @@ trials decide between the two.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ..config import Config, has_layers
 from ..storage import (
     DamagedRecord,
+    NotFound,
     ObjectError,
     Store,
     is_mapping,
@@ -30,6 +31,8 @@ from ..storage import (
 from .problem import Priors, Rung, shifted
 from .sweeps import SweepStore
 from .trials import target_shape
+
+log = logging.getLogger(__name__)
 
 INTERVAL = 2.563  # deviations of a normal distribution from its 10% to its 90% quantile
 RECORD = "earlier"  # the object of a sweep that has the sweeps it starts from, and what it is for later ones
@@ -116,14 +119,14 @@ def recorded_earlier(sweep: SweepStore, config: Config) -> tuple[EarlierSweep, .
 def find_earlier(store: Store, config: Config, name: str) -> tuple[EarlierSweep, ...]:
     """Return the finished sweeps of a store that have the same kind as a new one called `name`.
 
-    Records are data of whoever wrote them: one that cannot be read, or has impossible numbers, is left out.
+    Records are data of whoever wrote them: one that cannot be read, or has impossible numbers, is left out and named.
     """
     if not config.tune.earlier or config.tune.axis != "lr" or config.tune.expected is not None:
         return ()
     found = []
     for other in [one for one in store.folders("sweeps") if one != name][:MOST]:
-        with suppress(ObjectError, DamagedRecord):
-            folder = f"sweeps/{other}"
+        folder = f"sweeps/{other}"
+        try:
             record = read_object(store, f"{folder}/{RECORD}.json", {"kind": is_mapping, "target": is_mapping})
             if record["kind"] != kind_of(config):
                 continue
@@ -132,6 +135,10 @@ def find_earlier(store: Store, config: Config, name: str) -> tuple[EarlierSweep,
             with record_of(store, key):
                 if answer.get("own") is True:
                     found.append(_checked(other, record["target"], answer))
+        except NotFound:
+            continue  # it has not ended, or is of an earlier version
+        except (DamagedRecord, ObjectError) as error:
+            log.warning("warning: sweep %r does not count for this one: %s", other, error)
     return tuple(found)
 
 
