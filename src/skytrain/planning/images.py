@@ -43,7 +43,8 @@ def _with_pytorch(version: str) -> ImageLine:
     )
 
 
-# The best first, and none with a PyTorch that Skytrain does not run on. The last has the NVIDIA driver and Amazon's agents: for machines without GPUs, and for new GPUs.
+# The best first, and none with a PyTorch that Skytrain does not run on. The last has the NVIDIA driver and Amazon's agents: for
+# machines without GPUs, and for new GPUs.
 IMAGE_LINES = (
     *(_with_pytorch(version) for version in ("2.12", "2.11")),
     ImageLine("base-oss-nvidia-driver-gpu-ubuntu-24.04", (), "/usr/bin/python3", "3.12"),
