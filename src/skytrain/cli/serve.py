@@ -146,8 +146,6 @@ def serve(
     sources, settings = split_words(given)
     if len(sources) > 1:
         raise SkytrainError(f"give one model, not {len(sources)}: {', '.join(sources)}")
-    if target == "local" and (hours is not None or market is not None):
-        raise SkytrainError("--hours and --market are for rented machines\n  leave them out, or add --target ec2")
     if target == "ec2" and not any(word.startswith("cloud=") for word in settings):
         settings.insert(0, "cloud=ec2")
     # Without an account, a dry run shows the requests with placeholders.

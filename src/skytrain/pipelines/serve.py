@@ -17,7 +17,7 @@ from ..planning import decoder_size
 from ..runs import Reporter, load_run
 from ..serving import ServedModel, open_served
 from ..storage import NotFound, Store, open_store, read_text
-from ..targets import ServeJob, ServeRequest, find_serve_target
+from ..targets import ServeJob, ServeRequest, check_serve_options, find_serve_target
 
 if TYPE_CHECKING:
     from ..export import Dtype
@@ -27,6 +27,7 @@ REMOTE = ("s3://", "file://")
 
 def serve(job: ServeJob, reporter: Reporter) -> int:
     """Check the target, find or export the model, verify it, and let the target serve it; return the exit code."""
+    check_serve_options(job.request)
     target = find_serve_target(job.request.target)
     dtype = target.check(job)  # before an export, which may take minutes
     model = preview_model(job, reporter) if is_preview(job.config.cloud) else served_model(job, dtype, reporter)

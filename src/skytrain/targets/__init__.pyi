@@ -27,6 +27,7 @@ from .registry import (
     billing_targets as billing_targets,
     built_in_target as built_in_target,
     built_in_targets as built_in_targets,
+    check_serve_options as check_serve_options,
     find_seller as find_seller,
     find_serve_target as find_serve_target,
     sellers as sellers,

@@ -17,7 +17,7 @@ from .base import LaunchRequest, LaunchTarget, NoTarget
 
 if TYPE_CHECKING:
     from ..planning import JobKind, Seller
-    from .serving import ServeTarget
+    from .serving import ServeRequest, ServeTarget
 
 PACKAGE = __name__.rpartition(".")[0]
 WHAT: dict[JobKind, str] = {
@@ -49,6 +49,18 @@ def find_serve_target(name: str) -> ServeTarget:
         raise SkytrainError(f"--target {name}: no such target\n  {_one_of(name, known)}")
     target: ServeTarget = import_module(f"{PACKAGE}.{name}.serve").TARGET
     return target
+
+
+def check_serve_options(request: ServeRequest) -> None:
+    """Raise SkytrainError for an option that was given and that the target does not read: it would have no effect."""
+    reads = find_serve_target(request.target).reads
+    for name in request.given():
+        if name not in reads:
+            others = [each for each in folders_with(PACKAGE, "serve") if name in find_serve_target(each).reads]
+            raise SkytrainError(
+                f"--{name.replace('_', '-')} has no effect with --target {request.target}\n"
+                f"  leave it out, or serve elsewhere: --target {' or '.join(sorted(others))}"
+            )
 
 
 def find_target(name: str | None) -> LaunchTarget:

@@ -26,6 +26,9 @@ def _no_question(session: AwsSession, question: str, usd_per_hour: float) -> Non
     return
 
 
+OPTIONS = ("host", "port", "api_key_file", "tls", "certificate", "certificate_key", "hours", "market")
+
+
 @dataclass(frozen=True)
 class ServeRequest:
     """What the user asked for."""
@@ -42,6 +45,11 @@ class ServeRequest:
     dry_run: bool = False
     hours: float | None = None  # for which a machine is rented
     market: Market | None = None
+
+    def given(self) -> list[str]:
+        """Return the options that were given of those which not every target reads."""
+        plain = ServeRequest()
+        return [name for name in OPTIONS if getattr(self, name) != getattr(plain, name)]
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,7 @@ class ServeTarget(Protocol):
     """One place to serve from. Its module sets `TARGET` to an instance."""
 
     name: str
+    reads: tuple[str, ...]  # of OPTIONS; the others are refused
 
     def check(self, job: ServeJob) -> Dtype:
         """Raise SkytrainError (ServeRefused: exit code 3) for what is wrong before the model is exported.

@@ -46,6 +46,7 @@ class Ec2Target:
     """One machine with GPUs, which fetches the exported model from the store."""
 
     name = "ec2"
+    reads = ("host", "port", "api_key_file", "hours", "market")
 
     def check(self, job: ServeJob) -> Dtype:
         cloud = job.config.cloud

@@ -36,6 +36,7 @@ class EksTarget:
     """The cluster of cloud=eks."""
 
     name = "eks"
+    reads = ()
 
     def check(self, job: ServeJob) -> Dtype:
         if job.config.cloud.target != "eks":

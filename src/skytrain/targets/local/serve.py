@@ -52,6 +52,7 @@ class LocalTarget:
     """This machine."""
 
     name = "local"
+    reads = ("host", "port", "api_key_file", "tls", "certificate", "certificate_key")
 
     def check(self, job: ServeJob) -> Dtype:
         request = job.request
