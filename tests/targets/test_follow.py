@@ -12,11 +12,12 @@ from skytrain.config import compose
 from skytrain.jobs import generation_key
 from skytrain.report import view_line, view_rows
 from skytrain.runs import LaunchRecord, Silent, launches_of, read_spend
-from skytrain.runs.launches import launch_key
+from skytrain.runs.launches import _body, launch_key
 from skytrain.storage import Store
 from skytrain.targets import RunFollower, RunView, follow as following
 from skytrain.targets.ec2.launch import start_launch
 from skytrain.targets.ec2.machines import LaunchKeeper, set_size
+from skytrain.targets.ec2.target import _follow_first
 
 from .conftest import StubbedSession
 from .ground import Ground
@@ -28,12 +29,13 @@ class Launched:
     """A run that was just launched, with the first offer's machine and a fallback."""
 
     def __init__(self, ground: Ground, stubbed: StubbedSession, root: str) -> None:
-        ready = prepared(ground, stubbed, root)
-        self.record: LaunchRecord = start_launch(ready, {}, Silent())
-        self.ground, self.store, self.config = ground, ready.store, config_of(ground, root)
+        self.ready = prepared(ground, stubbed, root)
+        self.record: LaunchRecord = start_launch(self.ready, {}, Silent())
+        self.ground, self.store, self.config = ground, self.ready.store, config_of(ground, root)
 
     def follower(self, *, launched: bool = True) -> RunFollower:
-        return RunFollower(self.config, RUN, self.ground.session, launched=launched)
+        record = self.record if launched else None
+        return RunFollower(self.config, RUN, self.ground.session, launched=launched, record=record)
 
 
 @pytest.fixture
@@ -81,6 +83,30 @@ def test_the_terminal_tries_the_next_offer_after_the_patience_and_once_a_minute(
     assert turns() is None  # the second offer has its machine
     assert launched.follower()._try_next_offer is not None
     assert launched.follower(launched=False)._try_next_offer is None
+
+
+def test_a_terminal_grows_and_ends_no_group_that_a_machine_has_written_into_the_record_of_its_launch(
+    launched: Launched,
+) -> None:
+    """A stage's machines may write the record of the stage after it, which the terminal then follows."""
+    first, second = launched.record.groups
+    launched.ground.session.client("autoscaling").create_auto_scaling_group(
+        AutoScalingGroupName="somebody-elses",
+        LaunchTemplate={"LaunchTemplateName": first.name},
+        AvailabilityZones=[first.zone],
+        MinSize=0,
+        MaxSize=9,
+        DesiredCapacity=1,
+    )
+    lie = replace(launched.record, groups=[replace(first, nodes=2), replace(second, name="somebody-elses", nodes=3)])
+    launched.store.write(launch_key(RUN, lie.id), _body(replace(lie, patience_seconds=0.0)))
+    before = groups_of(launched.ground)
+
+    def show(follower: RunFollower, detached: str) -> None:
+        assert follower._try_next_offer is not None and follower._try_next_offer() is None
+
+    _follow_first(launched.config, replace(launched.ready, first=launched.ready), show, print)
+    assert groups_of(launched.ground) == before and before["somebody-elses"] == 1
 
 
 def end(store: Store, launch: str, code: int, run: str = RUN) -> None:
@@ -137,7 +163,6 @@ def test_after_the_kill_time_the_view_ends(launched: Launched) -> None:
     past = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
     record = launches_of(launched.store, RUN)[-1]
     over = replace(record, groups=[replace(group, kill_at=past) for group in record.groups])
-    from skytrain.runs.launches import _body
 
     launched.store.write(launch_key(RUN, record.id), _body(over))
     follower = launched.follower()

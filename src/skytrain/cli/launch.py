@@ -199,7 +199,8 @@ def _follow(job: ReadyJob) -> int:
             code = job.before(_show_run, console.note)
         if code is not None:
             return code
-    follower = RunFollower(job.config, job.name, job.session, launched=True)
+    record = job.records[-1] if job.records else None
+    follower = RunFollower(job.config, job.name, job.session, launched=True, record=record)
     code = follow_launch(follower, job.next_arguments)
     if code == 0 and job.conclude is not None:
         rows, line = job.conclude()

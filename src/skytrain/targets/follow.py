@@ -49,17 +49,26 @@ class RunEnd:
 class RunFollower:
     """One run, watched. `session` reads machines by their tags.
 
-    `launched`: this process has just launched the run; it replaces lost machines, and tries the next offer when there is
-    no capacity.
+    `launched`: this process has just launched the run, by `record` where that is given. It then replaces lost machines,
+    and tries the next offer when there is no capacity. Machines can change what the store says of the launch of their
+    run, so that it asks AWS by its own record only.
     """
 
-    def __init__(self, config: Config, run: str, session: AwsSession | None = None, *, launched: bool = False) -> None:
+    def __init__(
+        self,
+        config: Config,
+        run: str,
+        session: AwsSession | None = None,
+        *,
+        launched: bool = False,
+        record: LaunchRecord | None = None,
+    ) -> None:
         self._config = config
         self.run = run
         self._session = session
         self._store = open_store(config.store)
-        launches = [record for record in launches_of(self._store, run) if not record.failed]
-        self.record = launches[-1] if launches else None
+        launches = [] if record is not None else [one for one in launches_of(self._store, run) if not one.failed]
+        self.record = launches[-1] if launches else record
         self._machines: tuple[AccountMachine, ...] = ()
         self._counts = launched  # others who watch may not write to the store
         self._count_at = 0.0
@@ -67,8 +76,8 @@ class RunFollower:
         self._gone = 0
         self._target = target_of_record(config, self.record) if self.record is not None else None
         self._try_next_offer = None
-        if launched and session is not None and self.record is not None and self._target is not None:
-            self._try_next_offer = self._target.next_offers(session, self._store, self.record)
+        if launched and session is not None and record is not None and self._target is not None:
+            self._try_next_offer = self._target.next_offers(session, self._store, record)
         self._trouble: str | None = None
         self._trouble_at = 0.0
         self._metrics = MetricsReader(self._store, run)

@@ -76,6 +76,7 @@ class Ec2Launcher(LaunchTarget):
             usd_per_hour=prepared.usd_per_hour,
             before=lambda show, tell: _follow_first(job.composed.config, prepared, show, tell),
             next_arguments=NEXT,
+            records=[prepared.record],
         )
 
     def prepare_stages(
@@ -201,7 +202,7 @@ def _follow_first(config: Config, prepared: PreparedLaunch, show: ShowRun, tell:
     if (code := _follow_first(config, first, show, tell)) is not None:
         return code
     detached = f"detached: {first.run} goes on without this terminal, and {prepared.run} follows it"
-    end = show(RunFollower(config, first.run, first.session, launched=True), detached)
+    end = show(RunFollower(config, first.run, first.session, launched=True, record=first.record), detached)
     if end is None:
         return 0
     if end.exit_code or not wait_for_start(prepared.store, prepared.record):
