@@ -181,6 +181,11 @@ def test_a_client_without_the_key_is_refused_before_its_request_is_taken_in(size
             connection.settimeout(20)
             connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n{sized}\r\n\r\n".encode())
             assert connection.recv(100).startswith(b"HTTP/1.1 401 ")
+    with socket.create_connection(("127.0.0.1", port)) as connection:  # nobody asks for a key here
+        connection.settimeout(20)
+        connection.sendall(f"GET /health HTTP/1.1\r\nHost: x\r\n{sized}\r\n\r\n".encode())
+        connection.sendall(b"1000\r\n" + b"x" * 4096)  # a chunk's beginning, or that of 4 MB
+        assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
     assert ask(port, "POST", "/v1/completions", KEY, b"{}") == 200
     assert {path for _, path, _ in Upstream.asked} == {"/v1/models", "/v1/completions"}
 

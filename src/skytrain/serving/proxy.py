@@ -24,6 +24,7 @@ ALLOWED = {"/v1/models": "GET", "/v1/completions": "POST", "/v1/chat/completions
 OPEN = "/health"  # answers everybody, with an empty body
 METRICS = "/metrics"
 REQUEST_SIZE = "4m"  # more than the longest prompt of any model here
+EMPTY_SIZE = "1k"  # of requests that need no body, such as those that ask for no key
 ANSWER_SECONDS = 600  # between two parts of an answer
 CERTIFICATE_DAYS = 30
 LISTEN_SECONDS = 30.0
@@ -46,8 +47,8 @@ http {{
   fastcgi_temp_path {folder}/fastcgi;
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
-  client_max_body_size {size};
-  client_body_buffer_size {size};
+  client_max_body_size {empty};
+  client_body_buffer_size {empty};
   client_header_timeout 10s;
   client_body_timeout 30s;
   send_timeout 60s;
@@ -73,12 +74,13 @@ http {{
   }}
 {metrics_server}}}
 """
-# nginx takes up to 4 MiB of a request before it passes it on, for each of a client's connections. So vLLM is asked first
-# whether the key is right, by a request without a body: who has none fills no memory.
+# nginx takes in a request's body before it passes it on, for each of a client's connections. So vLLM is asked first whether
+# the key is right, by a request without a body, and what asks for no key takes none: who has no key fills no memory.
 LOCATION = """\
-    location = {path} {{ auth_request /key; limit_except {method} {{ deny all; }} proxy_pass http://127.0.0.1:{upstream}{path}; }}"""
+    location = {path} {{ auth_request /key; {body}limit_except {method} {{ deny all; }} proxy_pass http://127.0.0.1:{upstream}{path}; }}"""
+BODY = "client_max_body_size {size}; client_body_buffer_size {size}; "
 KEY_LOCATION = """\
-    location = /key {{ internal; proxy_pass http://127.0.0.1:{upstream}/v1/models; proxy_pass_request_body off; proxy_set_header Content-Length ""; proxy_set_header Host 127.0.0.1; proxy_set_header Connection ""; }}"""
+    location = /key {{ internal; client_max_body_size {size}; proxy_pass http://127.0.0.1:{upstream}/v1/models; proxy_pass_request_body off; proxy_set_header Content-Length ""; proxy_set_header Host 127.0.0.1; proxy_set_header Connection ""; }}"""
 TLS = """\
     ssl_certificate {certificate};
     ssl_certificate_key {key};
@@ -120,19 +122,25 @@ class ProxySettings:
     def config(self) -> str:
         """Return nginx's configuration."""
         locations = [
-            LOCATION.format(path=path, method=method, upstream=self.upstream) for path, method in ALLOWED.items()
+            LOCATION.format(
+                path=path,
+                method=method,
+                upstream=self.upstream,
+                body=BODY.format(size=REQUEST_SIZE) if method == "POST" else "",
+            )
+            for path, method in ALLOWED.items()
         ]
         tls = TLS.format(certificate=self.tls.certificate, key=self.tls.key) if self.tls else ""
         own = METRICS_SERVER.format(port=self.metrics_port, upstream=self.upstream) if self.metrics_port else ""
         return CONFIG.format(
             folder=self.folder,
-            size=REQUEST_SIZE,
+            empty=EMPTY_SIZE,
             answer=ANSWER_SECONDS,
             listen=f"{self.listen} ssl" if self.tls else self.listen,
             tls=tls,
             open=OPEN,
             upstream=self.upstream,
-            locations="\n".join([*locations, KEY_LOCATION.format(upstream=self.upstream)]),
+            locations="\n".join([*locations, KEY_LOCATION.format(upstream=self.upstream, size=REQUEST_SIZE)]),
             metrics="" if own else GUARDED_METRICS.format(upstream=self.upstream),
             metrics_server=own,
         )
