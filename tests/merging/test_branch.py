@@ -189,8 +189,13 @@ HOSTILE = {
     "model.target=attack.Model": "model.target=attack.Model",
     "data.source.target=attack.Source": "data.source.target=attack.Source",
     "cloud.packages=attack": "cloud.packages=[attack]",
+    "cloud.packages=7attack": "cloud.packages=[7attack]",
+    "cloud.packages=12": "cloud.packages=[12]",
+    "serve.python=7py": "serve.python=7py",
+    "cloud.secrets.owner=theirs": "cloud.secrets={owner: theirs}",
     "store.root=s3://theirs/x": "store.root=s3://theirs/x",
     "loader.cache_dir=/home/you": "loader.cache_dir=/home/you",
+    "store.kms_key=theirs": "store.kms_key=theirs",
     "'data.name=${oc.env:HOME}'": "data.name=${oc.env:HOME}",
 }
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from skytrain.cli.main import app
 from skytrain.config import SkytrainError, check_trusted, forget_trust, trust, trust_settings, visible
+from skytrain.config.trusted_code import check_brought
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent, load_run
 from skytrain.storage import DamagedRecord, open_store, read_object
@@ -112,6 +113,31 @@ def test_repositories_folders_and_nested_classes_are_refused_with_what_to_type(
     forget_trust()
     with pytest.raises(SkytrainError, match=option):
         check_trusted(model, "model", "run mine")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("cloud.packages", ["7z"]),  # the name of a package, and no number with a unit
+        ("cloud.packages", [12]),
+        ("cloud.slurm.account", "a"),
+        ("cloud.slurm.environment", {"PYTHONPATH": "."}),
+        ("cloud.slurm.setup", ["2to3"]),
+        ("cloud.secrets", {"owner": "7"}),
+        ("serve.python", "3python"),
+        ("spark.conf", {"spark.plugins": 1}),
+    ],
+)
+def test_settings_of_where_a_job_runs_that_hold_text_are_judged_whatever_they_look_like(key: str, value: Any) -> None:
+    forget_trust()
+    values: Any = value
+    for name in reversed(key.split(".")):
+        values = {name: values}
+    with pytest.raises(SkytrainError, match=f"the plan names code or files that you have not named: {key}"):
+        check_brought(values, {key: value}, [], "the plan", "whoever made it")
+    check_brought(values, {key: value}, [key], "the plan", "whoever made it")
+    numbers = {"cloud": {"patience": "20m", "slurm": {"nodes": 2, "time": "2h"}, "emr": {"keep_alive": True}}}
+    check_brought(numbers, {"cloud.patience": "20m", "cloud.slurm.nodes": 2}, [], "the plan", "whoever made it")
 
 
 def test_what_a_person_has_named_is_trusted_and_nothing_else() -> None:

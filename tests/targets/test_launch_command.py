@@ -297,6 +297,8 @@ def test_a_plan_of_somebody_else_names_no_code_that_the_person_has_not_typed(
         "'trainer.callbacks.target=${wandb.project}'": "trainer.callbacks=[{target: '${wandb.project}'}]",
         "'wandb=${oc.env:HOME}'": "wandb={project: '${oc.env:HOME}'}",
         "cloud.packages=attack": "cloud.packages=[attack]",
+        "cloud.packages=7attack": "cloud.packages=[7attack]",  # which is no number with a unit
+        "cloud.packages=12": "cloud.packages=[12]",
         "store.root=s3://theirs/x": "store.root=s3://theirs/x",
     }
     for name, word in hostile.items():

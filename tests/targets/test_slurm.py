@@ -122,6 +122,12 @@ def test_a_run_has_a_name_that_slurm_can_find_it_by_and_options_survive_sbatch(s
     assert r'--job-name="skytrain-a#1 \"b\""' in launch("""run='a#1 "b"'""").script.options()
 
 
+def test_an_option_of_several_lines_is_no_line_of_the_script(shared):
+    for words in ("cloud.slurm.account='a\ntouch attacked'", "cloud.slurm.options={comment: 'a\ntouch attacked'}"):
+        with pytest.raises(SkytrainError, match="cannot be an option of sbatch: it has a line break"):
+            launch(words).script.render()
+
+
 def test_a_folder_that_a_node_does_not_see_ends_the_job_with_its_name(shared):
     done = run_script(shared, 0, over=True, blind=True)
     assert (done.returncode, "is not shared" in done.stdout) == (3, True), done.stdout + done.stderr

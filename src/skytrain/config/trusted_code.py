@@ -13,16 +13,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from .errors import SkytrainError
+from .schema import Config
+from .typed import holds_text
 
 HUB_FAMILIES = ("hf",)  # whose `name` is a repository or a folder that is read
 FILES = ("loader.files.train", "loader.files.validation")  # that training and `evaluate` read
-WRITTEN = ("store.root", "loader.cache_dir", "parallel.offload_folder")  # where a run writes, and removes what it wrote
+# Where a run writes, and removes what it wrote; and whose key encrypts it, without which nobody can read it.
+WRITTEN = ("store.root", "store.kms_key", "loader.cache_dir", "parallel.offload_folder")
 DEFAULT_REVISION = "main"  # of a repository whose revision nobody names
-# Groups that say where a job runs, from which image, with which packages and whose rights. Their texts count as code, but for
-# these names.
+# Groups that say where a job runs, from which image, with which packages and whose rights. What their settings of text hold
+# counts as code, whatever it looks like: a package may be called 7z, and a text may be typed as a number.
 PLACES = ("cloud", "serve", "spark")
-HARMLESS = ("account", "instance_families", "owner", "project", "region", "reservation")
-PLAIN = re.compile(r"([\d.]+\w*)?")  # nothing, or a number with its unit
+HARMLESS = tuple(
+    f"cloud.{name}" for name in ("account", "instance_families", "owner", "project", "region", "reservation")
+)
 # C0 and C1 but for tab and line feed, marks that change the direction of text, and halves of characters, which no terminal takes.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 # What this process's person has named, as (key, value).
@@ -118,17 +122,17 @@ def named_code(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
         for each in value if isinstance(value, list | tuple) else [value]:
             if isinstance(each, Mapping):
                 yield from named_code(each, f"{whole}.")
-            elif isinstance(each, str) and _is_code(whole, each):
-                yield whole, each
             elif key == "trust_remote_code" and each:
                 yield whole, str(each).lower()
+            elif each not in (None, "") and _is_code(whole, each):
+                yield whole, str(each)
 
 
-def _is_code(key: str, text: str) -> bool:
-    name = key.rpartition(".")[2]
-    if name in ("target", "loggers"):  # a name without a dot is one of Skytrain's own
-        return "." in text
-    return key in FILES or (key.partition(".")[0] in PLACES and name not in HARMLESS and not PLAIN.fullmatch(text))
+def _is_code(key: str, value: Any) -> bool:
+    if key.rpartition(".")[2] in ("target", "loggers"):  # a name without a dot is one of Skytrain's own
+        return isinstance(value, str) and "." in value
+    in_place = key.partition(".")[0] in PLACES and key not in HARMLESS
+    return key in FILES or (in_place and holds_text(Config, key))
 
 
 def visible(text: str) -> str:

@@ -195,6 +195,22 @@ def is_text(schema: Any, key: str) -> bool:
     return bool(types_of_key) and all(each in (str, str | None) for each in types_of_key)
 
 
+def holds_text(schema: Any, key: str) -> bool:
+    """Return whether the setting with this dotted key, or entries of it, may be any text: not a number or a choice.
+
+    Entries of mappings, which the schema does not name, may be.
+    """
+    types_of_key = _types_of(schema, key)
+    return not types_of_key or any(map(_takes_text, types_of_key))
+
+
+def _takes_text(schema: Any) -> bool:
+    origin = get_origin(schema)
+    if origin in (typing.Union, types.UnionType, list, dict, Annotated):
+        return any(_takes_text(each) for each in get_args(schema)[: 1 if origin is Annotated else None])
+    return schema in (str, Any)
+
+
 def may_be_null(schema: Any, key: str) -> bool:
     """Return whether the setting or group with this dotted key may be null."""
     return any(type(None) in get_args(each) for each in _types_of(schema, key))

@@ -208,6 +208,8 @@ def environment_lines(wanted: SlurmConfig) -> str:
 
 def _quoted(value: str) -> str:
     """Quote as sbatch reads its own lines: elsewhere a space ends a value, and # begins a comment."""
+    if not value.isprintable():  # what follows a line break would be a line of the script
+        raise SkytrainError(f"{value!r:.80} cannot be an option of sbatch: it has a line break or a control character")
     return value if PLAIN.fullmatch(value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
 
 
