@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -167,6 +168,33 @@ def test_a_setting_that_is_a_secret_is_refused_on_every_target(words: list[str])
 def test_environments_of_targets_refuse_secrets(target: str) -> None:
     with pytest.raises(ConfigError, match=rf"cloud\.{target}\.environment\.WANDB_API_KEY: looks like a secret"):
         check_settings({"cloud": {target: {"environment": {"A": "b", "WANDB_API_KEY": "abc"}}}}, {})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"serve": {"arguments": ["--max-num-seqs=4", "--api-key=abcdefgh"]}},
+        {"serve": {"arguments": ["--api-key", "abcdefgh"]}},
+        {"cloud": {"slurm": {"setup": ["cd /tmp; export WANDB_API_KEY=abcdefgh"]}}},
+        {"spark": {"conf": {"spark.hadoop.fs.s3a.secret.key": "abcdefgh"}}},
+    ],
+)
+def test_lines_and_arguments_that_name_a_secret_and_its_value_are_refused(values: dict[str, Any]) -> None:
+    """vLLM's arguments stand in the list of processes, and all of them in the launch's record."""
+    with pytest.raises(ConfigError, match="looks like a secret") as refused:
+        check_settings({"cloud": {}, **values}, {})
+    assert "abcdefgh" not in str(refused.value)
+
+
+def test_lines_that_read_a_secret_from_elsewhere_and_names_of_files_are_not_secrets() -> None:
+    lines = [
+        "export HF_TOKEN=$(cat ~/hf)",
+        'export WANDB_API_KEY="$KEY"',
+        "source ~/.secrets",
+        "module load secret-tools",
+    ]
+    arguments = ["--api-key", "$KEY", "--tokenizer-mode", "auto", "--ssl-keyfile=/etc/key.pem"]
+    check_settings({"cloud": {"slurm": {"setup": lines}}, "serve": {"arguments": arguments}}, {})
 
 
 def test_tokens_of_a_vocabulary_are_not_secrets() -> None:

@@ -33,6 +33,10 @@ SECRET_VALUE = re.compile(
     r"|\bglpat-[\w-]{20,}|\bsk-[\w-]{20,}|\bwandb_v1_\w{20,}|\bxox[abprs]-[\w-]{10,}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)"
 )
+# In lines of shell and arguments of programs, which groups of settings have that say where a job runs: NAME=VALUE and
+# --name VALUE, but for what the shell itself fills in.
+LINES = ("cloud", "serve", "spark")
+ASSIGNED = re.compile(r"""(?:\b(\w+)=|--([\w-]+)(?:=|\s+(?!-)))(?!["']?[$`])\S""")
 VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 PLACE = re.compile(r"ssm:/?[\w./-]+|[\w/+=.@-]+(#[^#]+)?|arn:[\w-]+:secretsmanager:[\w:/+=.@-]+(#[^#]+)?")
 NAMES_VARIABLE = "SKYTRAIN_SECRETS"  # names of this process's variables that hold secrets
@@ -71,11 +75,21 @@ def _texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         for item in value:
             yield from _texts(item, key)
+        if len(value) > 1 and all(isinstance(item, str) for item in value):  # --name and its value are two of them
+            yield key, " ".join(value)
 
 
 def _looks_secret(key: str, value: str) -> bool:
-    name = key.rpartition(".")[2]
-    return bool(SECRET_VALUE.search(value) or (SECRET_NAME.search(name) and not VOCABULARY.search(name)))
+    group, *inner = key.split(".")
+    names = inner[-1:] or [group]
+    if group in LINES:
+        names += inner[1:]  # of a property such as spark.hadoop.fs.s3a.secret.key, any part
+        names += [(found[1] or found[2]).replace("-", "_") for found in ASSIGNED.finditer(value)]
+    return bool(SECRET_VALUE.search(value) or any(map(_names_secret, names)))
+
+
+def _names_secret(name: str) -> bool:
+    return bool(SECRET_NAME.search(name) and not VOCABULARY.search(name))
 
 
 def _variable_name(key: str) -> str:
