@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import logging
 import sys
+import threading
+import warnings
 
 import pytest
 
@@ -27,6 +30,34 @@ def test_all_that_is_printed_is_shown_and_what_we_draw_is_not_changed(
         sys.excepthook(ValueError, ValueError(HOSTILE), None)
     assert sys.stdout is plain and plain.getvalue() == "text of a store: \\x1b]0;owned\\x07\n\x1b[2J"
     assert "\x1b" not in capsys.readouterr().err
+
+
+def test_what_libraries_log_and_warn_of_and_how_threads_end_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """transformers logs values of a config.json as they are, by a handler of its own; warnings quote what was read."""
+    for module, name in ((sys, "excepthook"), (threading, "excepthook"), (warnings, "formatwarning")):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    library = logging.getLogger("a_library")
+    library.propagate = False
+    library.addHandler(handler := logging.StreamHandler(sys.stderr))
+    factory = logging.getLogRecordFactory()
+
+    def end() -> None:
+        raise ValueError(HOSTILE)
+
+    try:
+        with visible_output():
+            library.warning("a factor of %s", HOSTILE)
+            sys.stderr.write(warnings.formatwarning(HOSTILE, UserWarning, "library.py", 1, ""))  # as Python shows one
+            thread = threading.Thread(target=end)
+            thread.start()
+            thread.join()
+    finally:
+        logging.setLogRecordFactory(factory)
+        library.removeHandler(handler)
+    said = capfd.readouterr().err
+    assert said.count("\\x1b]0;owned\\x07") == 3 and "\x1b" not in said
 
 
 def test_a_conversation_is_coloured_by_us_and_not_by_its_author() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -39,10 +41,16 @@ def tell(text: str, end: str = "\n") -> None:
 
 @contextmanager
 def visible_output() -> Iterator[None]:
-    """Show control characters of all that is printed in this block, logged, or part of an error nobody expected."""
+    """Show control characters of all that is printed in this block, logged, warned of, or part of an error nobody expected.
+
+    Libraries log and warn, too, of what they read: those with handlers of their own write to stderr themselves.
+    """
     before = sys.stdout
     sys.stdout = cast("TextIO", VisibleOutput(before))
     sys.excepthook = _print_error
+    threading.excepthook = _print_error_of_thread
+    warnings.formatwarning = _format_warning
+    logging.setLogRecordFactory(_VisibleRecord)
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_VisibleFormatter())
     try:
@@ -54,6 +62,23 @@ def visible_output() -> Iterator[None]:
 
 def _print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     tell("".join(traceback.format_exception(kind, error, trace)), end="")
+
+
+def _print_error_of_thread(failed: threading.ExceptHookArgs) -> None:
+    if failed.exc_value is not None and failed.exc_type is not SystemExit:
+        _print_error(failed.exc_type, failed.exc_value, failed.exc_traceback)
+
+
+_plain_warning = warnings.formatwarning
+
+
+def _format_warning(*warning: Any, **more: Any) -> str:
+    return visible(_plain_warning(*warning, **more))
+
+
+class _VisibleRecord(logging.LogRecord):
+    def getMessage(self) -> str:  # noqa: N802 - logging's name
+        return visible(super().getMessage())
 
 
 class _VisibleFormatter(logging.Formatter):
