@@ -24,7 +24,7 @@ from skytrain.aws.training_image import RECORD, pushed_image
 from skytrain.checkpoints import commits, find_run
 from skytrain.config import Config, SkytrainError, compose, visible
 from skytrain.corpus.chunks import read_head
-from skytrain.corpus.manifest import CorpusManifest, CorpusPart, open_corpus
+from skytrain.corpus.manifest import CorpusManifest, CorpusPart, find_corpus_by_name, open_corpus
 from skytrain.evaluation.ensemble import read_ensemble
 from skytrain.jobs.rendezvous import list_meeting, read_generation
 from skytrain.merging.provenance import read_provenance
@@ -66,6 +66,7 @@ from skytrain.targets.leftovers import _active_runs
 from skytrain.targets.run_view import RunWatch
 from skytrain.tokens.chat import BadChat, ChatTemplate
 from skytrain.tokens.manifest import find_manifest
+from skytrain.tokens.tokenizers import _find_id
 from skytrain.tuning.hosts import live_sessions
 from skytrain.tuning.sweeps import find_sweep, trial_run
 from tests.support.moto_account import local_credentials, moto_account
@@ -546,6 +547,36 @@ def test_no_word_of_a_launch_record_becomes_part_of_a_command(
     (root / "runs/mine/launches/00001.json").write_text(json.dumps({**asdict(LAUNCH), field: value}))
     with pytest.raises(DamagedRecord, match="is not a target"):
         launches_of(open_store(str(root)), "mine")
+
+
+def test_a_launch_whose_number_nobody_would_read_is_refused() -> None:
+    """It would run unseen: `status`, `gc` and the next launch list the numbers of up to nine digits."""
+    assert next_launch([LAUNCH], 999) == "01000"
+    for earlier, ended in (([replace(LAUNCH, id="9" * 9)], 0), ([], 10**9 - 1)):
+        with pytest.raises(DamagedRecord, match="no run is launched so often"):
+            next_launch(earlier, ended)
+
+
+def test_names_of_folders_become_single_words_of_the_commands_that_errors_tell_to_type(tmp_path: Path) -> None:
+    """Pods of EKS name runs, machines that prepare data tokenizers and versions; people copy what an error says."""
+    store = open_store(str(tmp_path))
+    evil = "$(touch attacked)"
+    for key in (f"runs/{evil}/run.json", f"runs/mine/{evil}/run.json"):
+        store.write(key, b"{}")
+    store.write("runs/a/renamed.json", json.dumps({"to": evil}).encode())
+    store.write("runs/b/renamed.json", json.dumps({"to": f"mine/{evil}"}).encode())
+    check_not_renamed(store, "b")  # a folder below a run is none
+    for number in (evil, "v"):
+        store.write(f"corpora/d/{number}/manifest.json", b"{}")
+        store.write(f"tokenizers/t-{number}/tokenizer.json", b"{}")
+    said = {
+        f"'run={evil}'": lambda: check_not_renamed(store, "a"),
+        f"'d@{evil}'": lambda: find_corpus_by_name(store, "d"),
+        f"'tokenizer.name=t-{evil}'": lambda: _find_id(store, "t", ""),
+    }
+    for word, read in said.items():
+        with pytest.raises(SkytrainError, match=re.escape(word)):
+            read()
 
 
 def test_an_export_of_a_corpus_has_files_with_the_names_of_parts_only(tmp_path: Path) -> None:

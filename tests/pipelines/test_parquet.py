@@ -78,6 +78,8 @@ def test_what_is_no_token_ids_is_named(tmp_path: Path, column: Any, settings: An
 def test_several_columns_and_broken_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(SkytrainError, match=r"several columns of token ids.*\n.*data\.source\.column=one"):
         rows(write(tmp_path / "a.parquet", [[1]], "one", two=[[2]]))
+    with pytest.raises(SkytrainError, match=r"choose one: 'data\.source\.column=\$\(touch attacked\)'"):
+        rows(write(tmp_path / "d.parquet", [[1]], "$(touch attacked)", two=[[2]]))
     (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-9])
     with pytest.raises(SkytrainError, match="not a whole parquet file"):
         rows(tmp_path / "b.parquet")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict
 from typing import Annotated, Literal
 
@@ -50,7 +51,7 @@ def list_(run: Run, overrides: StoreOverrides = None, config_dir: ConfigDirs = N
         print(problem)
     readable = [each.step for each in checkpoints if not each.problem]
     if readable:
-        print(f"\nskytrain evaluate --from {name}@{readable[-1]}")
+        print(f"\nskytrain evaluate --from {shlex.quote(f'{name}@{readable[-1]}')}")
 
 
 @app.command()
@@ -83,7 +84,7 @@ def verify(
             print(
                 f"`skytrain train` with the same settings and --fall-back resumes from step {whole[-1]}; for a new run:"
             )
-            print(f"  skytrain train --from {results[0].run}@{whole[-1]} run=NEW-NAME")
+            print(f"  skytrain train --from {shlex.quote(f'{results[0].run}@{whole[-1]}')} run=NEW-NAME")
     if any(each.problems for each in results):
         raise SystemExit(EXIT_CODES["damaged"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
@@ -71,9 +72,10 @@ def rename(run: Run, name: NewName, overrides: StoreOverrides = None, config_dir
     from ..pipelines.runs import rename_run
 
     children = rename_run(config, run, name)
-    print(f"{run} is now {name}; resume it with run={name}")
+    print(f"{run} is now {name}; resume it with {shlex.quote(f'run={name}')}")
     for child in children:
-        print(f"  {child} was started from it; resume that with run={child} --from {name}")
+        words = shlex.join([f"run={child}", "--from", name])
+        print(f"  {child} was started from it; resume that with {words}")
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -113,7 +114,9 @@ def find_corpus_by_name(store: Store, name: str) -> CorpusManifest:
         return open_corpus(store, dataset, versions[0])
     if versions:
         problem = f"holds {plural(len(versions), 'version')} of {dataset}: {', '.join(versions)}"
-        raise SkytrainError(f"{store.url('corpora')} {problem}\n  choose one: {dataset}@{versions[0]}")
+        raise SkytrainError(
+            f"{store.url('corpora')} {problem}\n  choose one: {shlex.quote(f'{dataset}@{versions[0]}')}"
+        )
     known = sorted(store.folders("corpora"))
     guess = nearest(dataset, known)
     hint = (

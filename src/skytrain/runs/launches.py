@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -217,7 +218,7 @@ def create_launch(store: Store, record: LaunchRecord) -> None:
     """Write the record of a new launch. Raises SkytrainError if another terminal launches the run at this moment."""
     if not store.create(launch_key(record.run, record.id), _body(record)):
         raise SkytrainError(
-            f"run {record.run} is being launched by someone else at this moment\n  see: skytrain status {record.run}"
+            f"run {record.run} is being launched by someone else at this moment\n  see: skytrain status {shlex.quote(record.run)}"
         )
 
 
@@ -251,7 +252,7 @@ class LaunchFence:
                 raise LaunchSuperseded(
                     f"run {self._record.run} has been launched by someone else since: this launch, "
                     f"{self._record.id}, had not made a request for a while, and asks for nothing any more\n"
-                    f"  see: skytrain status {self._record.run} {self._record.target_word}"
+                    f"  see: skytrain status {shlex.quote(self._record.run)} {self._record.target_word}"
                 )
             self._number += 1
             if boot_clock() - asked < AWAKE_SECONDS:  # else it may have slept after the object was created
@@ -272,7 +273,7 @@ def supersede_launch(store: Store, record: LaunchRecord, by: str) -> None:
     if not store.create(_request_key(record, number), json.dumps({"superseded_by": by}).encode()):
         raise SkytrainError(
             f"run {record.run} is being launched by {record.launched_by} at this moment\n"
-            f"  see: skytrain status {record.run} {record.target_word}"
+            f"  see: skytrain status {shlex.quote(record.run)} {record.target_word}"
         )
 
 
@@ -355,8 +356,17 @@ def launched_runs(store: Store, among: Callable[[str], bool] = lambda run: True)
 
 
 def next_launch(earlier: Sequence[LaunchRecord], ended: int = 0) -> str:
-    """Return the id of the launch after these, and after the one that has `ended`."""
-    return f"{1 + max([ended, *(int(record.id) for record in earlier)]):05d}"
+    """Return the id of the launch after these, and after the one that has `ended`.
+
+    Machines write the numbers of earlier ones: after the last number that is read, nobody would see the launch.
+    """
+    launch = f"{1 + max([ended, *(int(record.id) for record in earlier)]):05d}"
+    if not LAUNCH_FILE.fullmatch(f"{launch}.json"):
+        raise DamagedRecord(
+            f"the run has records of a launch {int(launch) - 1:,}, and no run is launched so often\n"
+            "  delete them below launches/ and meeting/ in its folder, or choose another name: run=NAME"
+        )
+    return launch
 
 
 def ended_launch(store: Store, run: str) -> int:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import platform
+import shlex
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from ..storage import (
     Store,
     is_mapping,
     is_number,
+    is_of_store,
     is_text,
     is_texts,
     is_time,
@@ -242,7 +244,7 @@ def check_not_renamed(store: Store, name: str) -> None:
     if renamed := _renamed_to(store, name):
         raise SkytrainError(
             f"no run {name!r} in {store.root}: it was renamed to {renamed}\n"
-            f"  resume it with run={renamed}, or choose a name that no run has had"
+            f"  resume it with {shlex.quote(f'run={renamed}')}, or choose a name that no run has had"
         )
 
 
@@ -265,9 +267,12 @@ def _renamed_to(store: Store, name: str) -> str | None:
     for _ in range(MOST_RENAMES):
         try:
             name = read_object(store, _renamed_key(name), {"to": is_text})["to"]
+            check_run_name(name)  # below its own run, a machine may write what looks like another: RUN/anything
             if store.exists(f"runs/{name}/run.json"):
                 return name
-        except (DamagedRecord, ObjectError):
+        except SkytrainError as error:
+            if is_of_store(error):
+                raise
             return None
     return None
 

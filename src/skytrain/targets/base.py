@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -79,7 +80,9 @@ class ReadyJob:
     """Watches what comes before the run itself; returns an exit code if the run does not start."""
     next_arguments: Sequence[str] = ()  # arguments of the commands that are suggested next
     next_options: bool = True  # whether to suggest --watch and --follow
-    records: Sequence[LaunchRecord] = ()  # launch records that `start` writes, if it launches several runs
+    records: Sequence[
+        LaunchRecord
+    ] = ()  # launch records that `start` writes; the last is that of the run that is followed
     conclude: Callable[[], tuple[Rows, str]] | None = None  # returns a table and a line for those who saw it end well
 
 
@@ -264,7 +267,7 @@ class LaunchTarget(Protocol):
 
     def gone_reason(self, store: Store, record: LaunchRecord) -> str:
         """Return why a launch that left no outcome is over, for those who watch it."""
-        return f"its job has ended; see skytrain logs {record.run} {record.target_word}"
+        return f"its job has ended; see skytrain logs {shlex.quote(record.run)} {record.target_word}"
 
     def plan_stop(self, config: Config, run: str, tell: Callable[[str], None]) -> PlannedStop:
         """Find what `stop` ends besides the processes, which are asked through the store."""

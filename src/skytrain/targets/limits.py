@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -157,11 +158,11 @@ def check_alone(earlier: Sequence[LaunchRecord], store: Store, now: datetime, as
     if record is not None:
         state = "that launch may not be complete yet" if _begins(record, store, now) else "is not over"
         place = f" in {record.region}" if record.region else ""
-        where = record.target_word
+        command = f"{shlex.quote(record.run)} {record.target_word}"
         raise SkytrainError(
-            f"run {record.run} was launched{place} at {record.launched_at} by {record.launched_by} with {where}, "
+            f"run {record.run} was launched{place} at {record.launched_at} by {record.launched_by} with {record.target_word}, "
             f"and {state}\n"
-            f"  watch it: skytrain status {record.run} {where}; end it: skytrain stop {record.run} {where}"
+            f"  watch it: skytrain status {command}; end it: skytrain stop {command}"
         )
 
 
@@ -230,5 +231,5 @@ def check_regions(run: str, config: Config, session: AwsSession) -> None:
         if each.tags.run == run and each.facts.get("wanted", 1):
             raise SkytrainError(
                 f"a run {run} has machines in {each.region} ({each.kind} {each.id})\n"
-                f"  choose another name: run=NAME; or end that one: skytrain stop {run} cloud=aws"
+                f"  choose another name: run=NAME; or end that one: skytrain stop {shlex.quote(run)} cloud=aws"
             )

@@ -230,7 +230,7 @@ def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) ->
             return StopResult(describe_stop(stopped), asdict(stopped), 3, unseen)
         warning = (
             f"its machines still run: they end by themselves when it has saved; run this again, or add --force\n"
-            f"  skytrain status {run} cloud=aws"
+            f"  skytrain status {shlex.quote(run)} cloud=aws"
         )
         if machines and waits:
             return StopResult(describe_stop(stopped), asdict(stopped), 3, warning)
@@ -384,7 +384,7 @@ def _result_here(config: Config, stopped: StoppedRun) -> StopResult:
         return StopResult(text, facts)
     warning = (
         f"it was launched with {record.target_word}, where nothing was ended\n"
-        f"  skytrain stop {stopped.run} {record.target_word}"
+        f"  skytrain stop {shlex.quote(stopped.run)} {record.target_word}"
     )
     return StopResult(text, facts, 3, warning)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,7 +117,11 @@ def _column(record: Mapping[str, Any], key: str, setting: str) -> Any:
     if key not in record:
         fits = [name for name, value in record.items() if setting != "messages_key" or isinstance(value, list)]
         guess = nearest(key, fits)
-        hint = f"did you mean {KEY}.{setting}={guess}?" if guess else f"it has {', '.join(map(str, record)) or 'none'}"
+        hint = (
+            f"did you mean {shlex.quote(f'{KEY}.{setting}={guess}')}?"
+            if guess
+            else f"it has {', '.join(map(str, record)) or 'none'}"
+        )
         raise BadChat("missing column", f"no {key!r}; {hint}")
     return record[key]
 

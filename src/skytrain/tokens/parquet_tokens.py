@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -95,16 +96,16 @@ def _choose(schema: Any, column: str | None, file: InputFile) -> str:
         if known and (len(lists) == 1 or known[0] in COLUMNS):
             return known[0]
         problem = "several columns of token ids" if lists else "no column of token ids (lists of integers)"
-        hint = f"choose one: data.source.column={lists[0]}" if lists else _text_hint(schema)
+        hint = f"choose one: {shlex.quote(f'data.source.column={lists[0]}')}" if lists else _text_hint(schema)
     elif column in schema.names:
         if column in lists:
             return column
         problem = f"column {column!r} holds {schema.field(column).type}, not lists of integers"
-        hint = f"did you mean data.source.column={lists[0]}?" if lists else _text_hint(schema)
+        hint = f"did you mean {shlex.quote(f'data.source.column={lists[0]}')}?" if lists else _text_hint(schema)
     else:
         guess = nearest(column, schema.names) or (lists[0] if lists else None)
         problem = f"no column {column!r}"
-        hint = f"did you mean data.source.column={guess}?" if guess else _text_hint(schema)
+        hint = f"did you mean {shlex.quote(f'data.source.column={guess}')}?" if guess else _text_hint(schema)
     described = ", ".join(f"{field.name} ({field.type})" for field in schema)
     raise SkytrainError(f"{file.url}: {problem}; its columns: {described}\n  {hint}")
 
@@ -115,7 +116,7 @@ def _text_hint(schema: Any) -> str:
     texts = [field.name for field in schema if types.is_string(field.type) or types.is_large_string(field.type)]
     if not texts:
         return "name files with a column of token ids"
-    return f"to tokenize documents: data=parquet data.source.text_key={texts[0]}"
+    return f"to tokenize documents: data=parquet {shlex.quote(f'data.source.text_key={texts[0]}')}"
 
 
 def _checked(column: Any, vocab_size: int, where: str, first: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -224,7 +225,7 @@ def _matching(store: Store, slug: str, id: str) -> list[str]:
 def _several(store: Store, name: str, known: list[str]) -> str:
     return (
         f"{store.url(FOLDER)} has several tokenizers {name!r}: {', '.join(known)}\n"
-        f"  choose one: tokenizer.name={known[0]}"
+        f"  choose one: {shlex.quote(f'tokenizer.name={known[0]}')}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, NamedTuple
 
 from ...config import nearest
@@ -28,7 +29,11 @@ def record_to_document(record: dict[str, Any], where: str, name: str, keys: Reco
         return BadRecord("text", f"{where}: {text_key!r} is null")
     if not isinstance(text, str):
         guess = nearest(text_key, record)
-        hint = f"did you mean data.source.text_key={guess}?" if guess else f"its keys: {', '.join(record)}"
+        hint = (
+            f"did you mean {shlex.quote(f'data.source.text_key={guess}')}?"
+            if guess
+            else f"its keys: {', '.join(record)}"
+        )
         return BadRecord("text", f"{where}: {text_key!r} is not text\n  {hint}")
     if not _is_unicode(text):
         return BadRecord("encoding", f"{where}: {text_key!r} has half of a surrogate pair, which is not Unicode text")

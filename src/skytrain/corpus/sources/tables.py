@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ def _token_hint(schema: Any) -> str:
     for field in schema:
         kind = field.type
         if (types.is_list(kind) or types.is_large_list(kind)) and types.is_integer(kind.value_type):
-            return f"\n  {field.name!r} looks like token ids: data=parquet-tokens data.source.column={field.name}"
+            return f"\n  {field.name!r} looks like token ids: data=parquet-tokens {shlex.quote(f'data.source.column={field.name}')}"
     return ""
 
 
@@ -128,6 +129,10 @@ def _missing(columns: list[str], keys: RecordKeys) -> str | None:
     for name, key in (("text_key", keys.text), ("id_key", keys.id)):
         if key is not None and key not in columns:
             guess = nearest(key, columns)
-            hint = f"did you mean data.source.{name}={guess}?" if guess else f"its columns: {', '.join(columns)}"
+            hint = (
+                f"did you mean {shlex.quote(f'data.source.{name}={guess}')}?"
+                if guess
+                else f"its columns: {', '.join(columns)}"
+            )
             return f"no column {key!r}\n  {hint}"
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -251,7 +252,7 @@ def _check_alone(earlier: list[LaunchRecord], store: Store, cluster: KubeCluster
     if active:
         raise SkytrainError(
             f"the cluster has a job {min(active)} of a run {run} that this store does not know\n"
-            f"  choose another run=NAME, or end it: skytrain stop {run} cloud=eks"
+            f"  choose another run=NAME, or end it: skytrain stop {shlex.quote(run)} cloud=eks"
         )
 
 

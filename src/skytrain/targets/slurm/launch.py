@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -92,7 +93,7 @@ def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask
         if active:
             raise SkytrainError(
                 f"run {run} is job {active[0].id} already, {active[0].state.lower()}\n"
-                f"  watch it: skytrain status {run} cloud=slurm; end it: skytrain stop {run} cloud=slurm"
+                f"  watch it: skytrain status {shlex.quote(run)} cloud=slurm; end it: skytrain stop {shlex.quote(run)} cloud=slurm"
             )
         # Of its own jobs the scheduler has told; of others the store does.
         elsewhere = [record for record in earlier if record.target != config.cloud.target]
