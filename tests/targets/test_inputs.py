@@ -221,7 +221,9 @@ PREVIEWS = [
     ("plan", "recipe=gpt2-124m-pile", "cloud=eks"),
     ("plan", "recipe=gpt2-124m-pile", "cloud=sagemaker"),
     ("serve", "my-run", "recipe=gpt2-124m-pile", "--target", "ec2", "--hours", "4", "--dry-run"),
+    ("serve", "my-run", "recipe=llama-3.1-8b-p4d", "--target", "ec2", "--hours", "4", "--dry-run"),
     ("serve", "my-run", "recipe=gpt2-124m-pile", "cloud=eks", "--target", "eks", "--dry-run"),
+    ("serve", "my-run", "recipe=gpt2-124m-pile", "--target", "eks", "--dry-run"),
 ]
 
 

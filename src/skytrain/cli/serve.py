@@ -139,18 +139,20 @@ def serve(
     from ..aws import account_folders
     from ..config import SkytrainError, trust as trust_words
     from ..pipelines.serve import ServeJob, ServeRequest, fetch_model, serve as pipeline
+    from ..targets import find_serve_target
     from .console import reporter
-    from .options import compose_cloud, compose_overrides
+    from .options import compose_overrides
 
     given = arguments or []
     sources, settings = split_words(given)
     if len(sources) > 1:
         raise SkytrainError(f"give one model, not {len(sources)}: {', '.join(sources)}")
-    if target == "ec2" and not any(word.startswith("cloud=") for word in settings):
-        settings.insert(0, "cloud=ec2")
+    cloud = find_serve_target(target).cloud
+    if cloud is not None and not any(word.startswith("cloud=") for word in settings):
+        settings.insert(0, f"cloud={cloud}")
     # Without an account, a dry run shows the requests with placeholders.
-    folders = account_folders(config_dir or [], settings) if dry_run and target != "local" else config_dir
-    composed = (compose_overrides if target in ("local", "ec2") else compose_cloud)(settings, folders)
+    folders = account_folders(config_dir or [], settings) if dry_run and cloud is not None else config_dir
+    composed = compose_overrides(settings, folders, recipe_weights="read" if cloud is None else "skip")
     trust_words(trust or [])
     source = sources[0] if sources else None
     request = ServeRequest(

@@ -95,6 +95,7 @@ class ServeTarget(Protocol):
 
     name: str
     reads: tuple[str, ...]  # of OPTIONS; the others are refused
+    cloud: str | None  # the group `cloud` that it has where the user names none; None: it serves on this computer
 
     def check(self, job: ServeJob) -> Dtype:
         """Raise SkytrainError (ServeRefused: exit code 3) for what is wrong before the model is exported.

@@ -47,6 +47,7 @@ class Ec2Target:
 
     name = "ec2"
     reads = ("host", "port", "api_key_file", "hours", "market")
+    cloud = "ec2"
 
     def check(self, job: ServeJob) -> Dtype:
         cloud = job.config.cloud

@@ -37,6 +37,7 @@ class EksTarget:
 
     name = "eks"
     reads = ()
+    cloud = "eks"
 
     def check(self, job: ServeJob) -> Dtype:
         if job.config.cloud.target != "eks":

@@ -53,6 +53,7 @@ class LocalTarget:
 
     name = "local"
     reads = ("host", "port", "api_key_file", "tls", "certificate", "certificate_key")
+    cloud = None
 
     def check(self, job: ServeJob) -> Dtype:
         request = job.request
