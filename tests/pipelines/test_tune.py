@@ -223,6 +223,9 @@ def test_a_dry_run_lists_trials_within_the_budget_and_spends_nothing(root):
 def test_a_dry_run_refuses_what_the_sweep_would_refuse_on_this_machine(root):
     with pytest.raises(ConfigError, match=r"tune.parallel: 4096 trials at the same time need as many cores"):
         plan_sweep(tiny_config(root, *SWEEP, "budget.usd=2", "tune.parallel=4096"), Silent())
+    rented = ("tune.instance=g5.xlarge", "tune.parallel=2")
+    with pytest.raises(ConfigError, match=r"need as many GPUs, and g5\.xlarge has 1\n  try tune.parallel=1"):
+        plan_sweep(tiny_config(root, *SWEEP, "budget.usd=2", *rented), Silent())
 
 
 def test_a_look_without_measuring_guesses_and_uses_what_the_sweep_has_measured(root):

@@ -45,14 +45,21 @@ class SlotPlace:
         return chosen
 
 
-def check_slots(config: Config) -> None:
-    """Raise ConfigError where the machine has fewer GPUs, or cores, than trials that are to run at the same time."""
-    gpus = count_gpus() if config.trainer.device != "cpu" else 0
-    places, what = (gpus, "GPUs") if gpus else (os.cpu_count() or 1, "cores")
+def check_slots(config: Config, rented_gpus: int | None = None) -> None:
+    """Raise ConfigError where a machine has fewer GPUs, or cores, than trials that are to run at the same time.
+
+    It is this one, or the one of `tune.instance` with its GPUs.
+    """
+    if rented_gpus is not None:
+        places, what, where = rented_gpus, "GPUs", str(config.tune.instance)
+    else:
+        gpus = count_gpus() if config.trainer.device != "cpu" else 0
+        places, what = (gpus, "GPUs") if gpus else (os.cpu_count() or 1, "cores")
+        where = "this machine"
     if config.tune.parallel > places:
         raise ConfigError(
             "tune.parallel",
-            f"{config.tune.parallel} trials at the same time need as many {what}, and this machine has {places}",
+            f"{config.tune.parallel} trials at the same time need as many {what}, and {where} has {places}",
             hint=f"try tune.parallel={places}",
         )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..aws import Ec2Instance, find_metadata
 from ..config import Config
+from ..planning import load_catalog
 from ..runs import Reporter
 from ..storage import open_store
 from .costs import DryRun, guess, known_estimates, measure, missing_estimates, predict, priced_problem
@@ -68,6 +69,7 @@ def plan_sweep(config: Config, reporter: Reporter, dry_run: DryRun | None = None
                 source = "guessed from how fast this machine multiplies (--measure runs some; a sweep always does)"
     else:
         price, estimates = predict(config, [*shapes, target])
+        check_slots(config, load_catalog().instance(config.tune.instance).gpus)
         source = f"predicted for {config.tune.instance}"
     earlier = find_earlier(open_store(config.store), config, sweep_name(config))
     problem, final_usd = priced_problem(config, shapes, estimates, price, earlier)

@@ -516,15 +516,8 @@ def plan_sweep_launch(overrides: Sequence[str], folders: Sequence[Path]) -> Swee
         raise planned.refusal or SkytrainError("no plan was found")
     # The name is a hash of the settings, and machines get more of them: so it is given to them.
     more = [f"tune.name={sweep_name(config)}"]
-    most = max(1, planned.plan.choice.gpus_per_node)
     if not any(word.startswith("tune.parallel=") for word in overrides):
-        more.append(f"tune.parallel={most}")
-    elif config.tune.parallel > most:
-        raise ConfigError(
-            "tune.parallel",
-            f"{config.tune.parallel} trials at the same time need as many GPUs, and {config.tune.instance} has {most}",
-            hint=f"try tune.parallel={most}",
-        )
+        more.append(f"tune.parallel={max(1, planned.plan.choice.gpus_per_node)}")
     composed, _ = compose_plan([*overrides, *more], folders, None)
     name = sweep_name(composed.config)
     schedule = replace(schedule, spent_usd=0.0 if is_preview(config.cloud) else _sweep_spent_usd(config, name))
