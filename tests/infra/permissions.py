@@ -336,6 +336,11 @@ def template_rows(subnet: str) -> Iterator[Row]:
             Call("autoscaling", "PutScheduledUpdateGroupAction", {**kill, "AutoScalingGroupName": "theirs"}),
             NOBODY,
         ),
+        (
+            "raise a group's limit to a thousand at a time",
+            Call("autoscaling", "PutScheduledUpdateGroupAction", {**kill, "MaxSize": 1000}),
+            NOBODY,
+        ),
         ("remove the kill time", _scheduled("DeleteScheduledAction", ScheduledActionName="kill"), (OPERATOR,)),
         ("raise a group's limit", _scheduled("UpdateAutoScalingGroup", MaxSize=64), (OPERATOR,)),
         ("raise another's limit", _scheduled("UpdateAutoScalingGroup", name="theirs", MaxSize=64), NOBODY),

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.infra.conftest import RenderedBase
+from tests.infra.conftest import RenderedBase, run_terraform_test
+from tests.support.terraform import EKS, Terraform
 from tests.support.tools import python_tool
 
 pytestmark = pytest.mark.slow
@@ -25,6 +26,10 @@ NOT_NEEDED = {
     ("fsx:DeleteFileSystem", "fsx:CreateBackup"): "only for a last backup, which a scratch file system cannot have",
     ("fsx:DeleteFileSystem", "fsx:TagResource"): "only for tags of that backup",
     ("ec2:CreateNetworkInterface", "ec2:CreateTags"): "SageMaker puts no tags on the interfaces of training jobs",
+    **dict.fromkeys(
+        (("ec2:RunInstances", "ssm:GetParameters"), ("ec2:CreateLaunchTemplate", "ssm:GetParameters")),
+        "only where a template names its image by a parameter; Karpenter's name images",
+    ),
     # We ask for the quotas of EC2, SageMaker and EMR; the reference lists what other services' quotas need.
     "servicequotas:GetServiceQuota": "limits of CloudFormation, DynamoDB, load balancers, IAM, Kinesis, RDS and Route 53",
     "servicequotas:ListServiceQuotas": "limits of CloudFormation, DynamoDB, load balancers, IAM, Kinesis, RDS and Route 53",
@@ -44,6 +49,26 @@ def test_actions_resources_condition_keys_and_dependent_actions_are_those_of_aws
     for rendered in (base, full_base):
         policies = {role: rendered.policies(role) for role in ROLES}
         assert findings({**policies, "boundary": [rendered.document("aws_iam_policy.machines")]}) == []
+
+
+def test_so_are_those_of_policies_that_pods_and_services_have(
+    full_base: RenderedBase, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    done = run_terraform_test(Terraform(EKS, tmp_path_factory.mktemp("eks")), "tests/eks.tftest.hcl")
+    cluster = done.states["default"]
+    kinds = ("aws_iam_policy.", "aws_iam_role_policy.")
+    found = {
+        address: [rendered.document(address)]
+        for rendered in (full_base, cluster)
+        for address in rendered.resources
+        if address.startswith(kinds)
+    }
+    roles = [full_base.policies(role) for role in ROLES]
+    others = {name: each for name, each in found.items() if not any(each[0] in policies for policies in roles)}
+    # Karpenter's role has both of its policies.
+    together = [each for name in sorted(others) if ".karpenter_" in name for each in others.pop(name)]
+    assert len(together) == 2 and len(others) > 5
+    assert findings({**others, "karpenter": together}) == []
 
 
 def test_the_reference_finds_what_was_wrong_before() -> None:

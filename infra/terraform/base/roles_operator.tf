@@ -233,7 +233,6 @@ resource "aws_iam_policy" "operator_groups" {
           "autoscaling:DeleteLifecycleHook",
           "autoscaling:DeleteScheduledAction",
           "autoscaling:PutLifecycleHook",
-          "autoscaling:PutScheduledUpdateGroupAction",
           "autoscaling:ResumeProcesses",
           "autoscaling:SetDesiredCapacity",
           "autoscaling:SetInstanceHealth",
@@ -243,6 +242,15 @@ resource "aws_iam_policy" "operator_groups" {
         ]
         Resource  = "arn:${local.partition}:autoscaling:*:${local.account_id}:autoScalingGroup:*:autoScalingGroupName/*"
         Condition = local.if_of_a_run
+      },
+      { # What is done at a time is limited as what is done at once.
+        Sid      = "KillTimes"
+        Effect   = "Allow"
+        Action   = "autoscaling:PutScheduledUpdateGroupAction"
+        Resource = "arn:${local.partition}:autoscaling:*:${local.account_id}:autoScalingGroup:*:autoScalingGroupName/*"
+        Condition = merge(local.if_of_a_run, {
+          NumericLessThanEqualsIfExists = { "autoscaling:MaxSize" = tostring(var.most_machines) }
+        })
       },
       { # Sizes may change, the template may change only to a fixed version.
         Sid      = "UpdateGroups"

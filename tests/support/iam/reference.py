@@ -25,8 +25,8 @@ from policy_sentry.querying.all import get_all_actions
 
 # Keys of every request, or of every request that a service makes for someone: AWS's page of global condition keys.
 GLOBAL = {
-    "aws:calledvialast", "aws:ec2instancesourcevpc", "aws:multifactorauthpresent", "aws:principalaccount", "aws:principalarn", "aws:securetransport",
-    "aws:sourceaccount", "aws:sourcearn", "aws:viaawsservice",
+    "aws:calledvialast", "aws:ec2instancesourcevpc", "aws:multifactorauthpresent", "aws:principalaccount", "aws:principalarn", "aws:requestedregion",
+    "aws:securetransport", "aws:sourceaccount", "aws:sourcearn", "aws:viaawsservice",
 }  # fmt: skip
 Finding = tuple[str, str, str, str, str]
 EXISTING = {action.lower(): action for action in get_all_actions()}

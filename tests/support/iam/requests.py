@@ -85,7 +85,6 @@ _NAMED: dict[tuple[str, str], tuple[str, str, str]] = {
     # The group of the instance, whose name the request does not have.
     ("autoscaling", "TerminateInstanceInAutoScalingGroup"): ("InstanceId", "autoscaling", _GROUP),
     ("autoscaling", "DeleteAutoScalingGroup"): ("AutoScalingGroupName", "autoscaling", _GROUP),
-    ("autoscaling", "PutScheduledUpdateGroupAction"): ("AutoScalingGroupName", "autoscaling", _GROUP),
     ("autoscaling", "DeleteScheduledAction"): ("AutoScalingGroupName", "autoscaling", _GROUP),
     ("fsx", "DeleteFileSystem"): ("FileSystemId", "fsx", "file-system/{}"),
     ("eks", "DeleteCluster"): ("name", "eks", "cluster/{}"),
@@ -403,6 +402,7 @@ _SPECIAL = {
     ("ec2", "CreateVolume"): _created("volume"),
     ("ec2", "CreateTags"): _create_tags,
     ("autoscaling", "CreateAutoScalingGroup"): _create_group,
+    ("autoscaling", "PutScheduledUpdateGroupAction"): _update_group,
     ("autoscaling", "UpdateAutoScalingGroup"): _update_group,
     ("ssm", "StartSession"): _start_session,
     ("ssm", "GetParameter"): _get_parameter,
