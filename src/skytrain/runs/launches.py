@@ -321,6 +321,10 @@ def read_launch(store: Store, run: str, launch: str) -> LaunchRecord:
         # Both are printed in commands to type.
         if not TARGET.fullmatch(record.target) or not TARGET.fullmatch(record.region or "-"):
             raise ValueError(f"{record.target!r:.60} in {record.region!r:.60} is not a target")
+        named = [(group.name, group.zone, group.instance_type, group.market) for group in record.groups]
+        for text in (record.launched_by, *(each for texts in named for each in texts)):
+            if not text.isprintable():  # a line of its own could tell people to type something
+                raise ValueError(f"{text!r:.60} is not one line")
         for text in (record.launched_at, *(group.kill_at for group in record.groups if group.kill_at)):
             if not is_time(text):
                 raise ValueError(f"{text!r:.60} is not a time")
