@@ -163,6 +163,19 @@ def test_csv_without_the_column_or_with_an_open_quote_is_named(tmp_path: Path) -
     assert isinstance(bad, BadRecord)
 
 
+def test_csv_with_tabs_is_read_and_another_mark_between_columns_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("text\tlang\none\ten\n")
+    assert [each.text for each in CsvFiles(str(tmp_path / "a.tsv"), delimiter=r"\t").documents()] == ["one"]
+    for mark, typed in (("\t", r"\t"), (";", ";")):
+        (tmp_path / "a.csv").write_text(f"text{mark}lang\none{mark}en\n")
+        [bad] = CsvFiles(str(tmp_path / "a.csv")).documents()
+        assert isinstance(bad, BadRecord)
+        assert f"try data.source.delimiter='{typed}'" in bad.problem
+    for wrong in ("", ";;"):
+        with pytest.raises(ConfigError, match="is not one character"):
+            CsvFiles("a.csv", delimiter=wrong)
+
+
 @pytest.mark.parametrize("pattern", ["in/*.txt", "in/**/*.txt", "in/a.txt"])
 def test_files_are_read_from_a_bucket(s3_store: Store, pattern: str) -> None:
     s3_store.write("in/a.txt", b"first")

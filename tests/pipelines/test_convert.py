@@ -99,6 +99,7 @@ def test_a_corpus_is_shown_with_examples_of_what_went(config: Any) -> None:
     page = describe_corpus(config)
     assert "min_chars" in page
     assert "a.jsonl:61: 'x'" in page
+    assert describe_corpus(compose([f"store.root={config.store.root}"]).config, config.data.name) == page
 
 
 def test_a_corpus_has_a_page_with_its_rules_and_texts_that_cannot_be_code(config: Any, tmp_path: Path) -> None:

@@ -18,6 +18,16 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+Prepared = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="DATA",
+        help="A prepared data set: NAME or NAME@VERSION, as `skytrain data list` shows them, or the KEY=VALUEs "
+        "that it was prepared with. KEY=VALUEs also choose the store.",
+        show_default=False,
+    ),
+]
+
 
 @app.command()
 def inspect(
@@ -71,7 +81,7 @@ def list_(overrides: StoreOverrides = None, config_dir: ConfigDirs = None, as_js
 @app.command()
 def show(
     context: typer.Context,
-    overrides: Overrides = None,
+    data: Prepared = None,
     config_dir: ConfigDirs = None,
     sample: Annotated[
         bool, typer.Option("--sample", help="Print a rendered conversation of data=chat with its trained part marked.")
@@ -92,22 +102,26 @@ def show(
 
     \b
     Examples:
-      skytrain data show data=text data.source.paths='corpus/*.txt'
+      skytrain data show fineweb
       skytrain data show data=text data.source.paths='corpus/*.txt' --html corpus.html
       skytrain data show --sample data=chat data.source.paths='chats/*.jsonl' model=hf-weights model.weights=FOLDER
     """
-    config = compose_overrides(overrides, config_dir).config
+    names, settings = _named(data)
+    config = compose_overrides(settings, config_dir).config
     from ..pipelines.data import corpus_page, describe_corpus, marked, sample_conversations
 
+    name = names[0] if names else None
     if sample:
         refuse_options(context, ["html"], "--sample prints a conversation")
+        if name:
+            raise typer.BadParameter("--sample reads conversations by the settings of data=chat", param_hint="DATA")
         for each in sample_conversations(config, count=1):
             print(marked(each, colour=sys.stdout.isatty()), file=drawn_output())
         return
     if html is not None:
-        html.write_text(corpus_page(config), encoding="utf-8")
+        html.write_text(corpus_page(config, name), encoding="utf-8")
         return print(f"page: {html}")
-    print(describe_corpus(config))
+    print(describe_corpus(config, name))
 
 
 @app.command()
@@ -137,15 +151,7 @@ def convert(
 @app.command()
 def export(
     out: Annotated[str, typer.Option("--out", metavar="FOLDER", help="The folder to write, or s3://bucket/folder.")],
-    data: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="DATA",
-            help="A prepared data set: NAME or NAME@VERSION, as `skytrain data list` shows them, or the KEY=VALUEs "
-            "that it was prepared with. KEY=VALUEs also choose the store.",
-            show_default=False,
-        ),
-    ] = None,
+    data: Prepared = None,
     kept: Annotated[
         bool,
         typer.Option(
@@ -181,15 +187,7 @@ def export(
 
 @app.command()
 def duplicates(
-    data: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="DATA",
-            help="A prepared data set: NAME or NAME@VERSION, as `skytrain data list` shows them, or the KEY=VALUEs "
-            "that it was prepared with. KEY=VALUEs also choose the store.",
-            show_default=False,
-        ),
-    ] = None,
+    data: Prepared = None,
     out: Annotated[
         str | None,
         typer.Option(

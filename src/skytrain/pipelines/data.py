@@ -290,19 +290,22 @@ def marked(sample: Sample, colour: bool) -> str:
     return "".join(f"{before}{text}{after}" if trained else text for trained, text in runs)
 
 
-def describe_corpus(config: Config) -> str:
-    """Return the stages and rules of a corpus, examples of what each rule removed, and pairs of near-duplicates."""
-    return _describe(config, _corpus_text)
+def describe_corpus(config: Config, name: str | None = None) -> str:
+    """Return the stages and rules of a corpus, examples of what each rule removed, and pairs of near-duplicates.
+
+    The corpus is `name`, or the one that `config.data` describes.
+    """
+    return _describe(config, name, _corpus_text)
 
 
-def corpus_page(config: Config) -> str:
+def corpus_page(config: Config, name: str | None = None) -> str:
     """Return what `describe_corpus` tells as one HTML page, with near-duplicates side by side."""
-    return _describe(config, corpus_html)
+    return _describe(config, name, corpus_html)
 
 
-def _describe(config: Config, form: Callable[[CorpusManifest, dict[str, Any], str], str]) -> str:
+def _describe(config: Config, name: str | None, form: Callable[[CorpusManifest, dict[str, Any], str], str]) -> str:
     store = open_store(config.store)
-    corpus = find_corpus(store, config.data)
+    corpus = find_corpus_by_name(store, name) if name else find_corpus(store, config.data)
     key = f"{corpus.folder}/report.json"
     with record_of(store, key):
         return form(corpus, read_object(store, key), store.url(corpus.folder))

@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from ...config import nearest
+from ...config import ConfigError, nearest
 from ..documents import BadRecord, Document
 from ..files import MAX_LINE_BYTES, WHOLE, FileSpan, InputFile, LimitedLines, UnreadableFile
 from .base import SpannedSource, UserFiles
 from .records import RecordKeys, record_to_document
 
 ROWS_AT_ONCE = 1024
+TAB = r"\t"  # as one types it in a shell
 
 
 @dataclass(frozen=True)
@@ -105,24 +106,42 @@ class CsvFiles(UserFiles):
     id_key: str | None = None
     delimiter: str = ","
 
+    def __post_init__(self) -> None:
+        if len(self._mark) != 1:
+            hint = f"give the character between two columns; for tabs: data.source.delimiter='{TAB}'"
+            raise ConfigError("data.source.delimiter", f"{self.delimiter!r} is not one character", hint=hint)
+
+    @property
+    def _mark(self) -> str:
+        return "\t" if self.delimiter == TAB else self.delimiter
+
     def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]:
         csv.field_size_limit(MAX_LINE_BYTES)  # documents are longer than the module's default limit
         with file.open() as stream:
             # Bytes that are not UTF-8 become lone surrogates, so that they spoil only their row.
             limited = io.BufferedReader(LimitedLines(stream))
             lines = io.TextIOWrapper(limited, encoding="utf-8-sig", errors="surrogateescape", newline="")
-            rows = csv.DictReader(lines, delimiter=self.delimiter, strict=True)
+            rows = csv.DictReader(lines, delimiter=self._mark, strict=True)
             keys = RecordKeys(self.text_key, self.id_key, "csv")
             try:
-                missing = _missing(list(rows.fieldnames or []), keys)
-                if missing:
-                    raise UnreadableFile(f"{file.url}: {missing}")
+                columns = list(rows.fieldnames or [])
+                if missing := _missing(columns, keys):
+                    raise UnreadableFile(f"{file.url}: {_other_delimiter(columns) or missing}")
                 for number, row in enumerate(rows):
                     record = {name: value for name, value in row.items() if isinstance(name, str)}
                     where = f"{file.url}:{rows.line_num}"
                     yield record_to_document(record, where, f"{file.name}:{number}", keys)
             except csv.Error as error:
                 raise UnreadableFile(f"{file.url}:{rows.line_num}: not CSV: {error}") from None
+
+
+def _other_delimiter(columns: list[str]) -> str | None:
+    """Return what is wrong where the header line has the mark of another program between its columns."""
+    marks = {";": ";", "\t": TAB, "|": "|"}
+    other = next((mark for mark in marks if len(columns) == 1 and mark in columns[0]), None)
+    if other is None:
+        return None
+    return f"its header is one column, {columns[0]!r}\n  try data.source.delimiter='{marks[other]}'"
 
 
 def _missing(columns: list[str], keys: RecordKeys) -> str | None:
