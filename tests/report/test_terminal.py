@@ -1,6 +1,7 @@
 """The loss curve as a newcomer sees it in a terminal."""
 
 from skytrain.report import loss_curve
+from skytrain.report.terminal import metric_curve
 
 
 def _records(count=200):
@@ -34,3 +35,10 @@ def test_validation_losses_stand_at_their_step():
 def test_a_constant_loss_and_a_single_step_do_not_fail():
     assert loss_curve([{"step": 1, "train/loss": 2.0}]) == ""
     assert "2.00" in loss_curve([{"step": step, "train/loss": 2.0} for step in (1, 2, 3)])
+
+
+def test_the_axis_of_a_perplexity_without_bound_stays_short():
+    curve = metric_curve([(20, 7.3e59), (40, 8.4670807097e63)], "rows: word_perplexity", columns=40)
+    assert max(map(len, curve.splitlines())) < 60
+    assert "8.467e+63" in curve
+    assert metric_curve([(1, 0.25), (2, 31.5)], "acc").count("31.5000") == 1

@@ -44,7 +44,7 @@ from ..planning import (
 from ..runs import RunStatus
 from ..targets import LAUNCHED, AccountState, NodeView, RunView
 from ..tuning import Observation, SweepStatus
-from .terminal import metric_curve
+from .terminal import metric_curve, score_text
 
 T = TypeVar("T")
 MONTHLY_HOURS = (40, 160)  # of runs, for which the bill of a cluster is shown
@@ -700,7 +700,7 @@ def results_table(models: Sequence[ModelResults]) -> str:
 def _with_error(measure: Measure | None) -> str:
     if measure is None:
         return "-"
-    return f"{measure.value:.4f}" + ("" if math.isnan(measure.stderr) else f" ± {measure.stderr:.4f}")
+    return score_text(measure.value) + ("" if math.isnan(measure.stderr) else f" ± {score_text(measure.stderr)}")
 
 
 def _curves_over_steps(models: Sequence[ModelResults]) -> Iterator[str]:
@@ -717,8 +717,9 @@ def comparison_table(first: str, second: str, differences: Sequence[PairedDiffer
     """Show the differences of two models over the same items."""
     rows = [("TASK", "SCORING", "FIRST", "SECOND", "DIFFERENCE", "95% INTERVAL", "P", "VERDICT")]
     for each in differences:
-        interval = f"{each.low:+.4f} to {each.high:+.4f}"
-        values = (f"{each.first:.4f}", f"{each.second:.4f}", f"{each.difference:+.4f}", interval, f"{each.p_value:.3g}")
+        interval = f"{score_text(each.low, '+')} to {score_text(each.high, '+')}"
+        scores = (score_text(each.first), score_text(each.second), score_text(each.difference, "+"))
+        values = (*scores, interval, f"{each.p_value:.3g}")
         rows.append((each.task, each.scoring, *values, each.verdict))
     return f"second ({second}) minus first ({first}), over the same items:\n{text_table(rows)}"
 

@@ -86,7 +86,12 @@ def metric_curve(points: Sequence[Point], title: str, *, columns: int = 60, rows
         )
         for step, value in points
     ]
-    return _with_axes(_draw(dots, columns, rows), title, (f"{low:.4f}", f"{high:.4f}"), (first, last))
+    return _with_axes(_draw(dots, columns, rows), title, (score_text(low), score_text(high)), (first, last))
+
+
+def score_text(value: float, sign: str = "") -> str:
+    """Return a loss or score with four decimals; the perplexity of a word has no bound, so a huge value has an exponent."""
+    return format(value, f"{sign}.4f" if abs(value) < 1e6 else f"{sign}.4g")
 
 
 def _with_axes(grid: Sequence[Sequence[str]], title: str, values: tuple[str, str], steps: tuple[int, int]) -> str:
