@@ -10,7 +10,7 @@ import pytest
 from skytrain.cli.options import compose_overrides
 from skytrain.config import ConfigError, DecoderConfig, SkytrainError
 from skytrain.config.schema import LinearRope
-from skytrain.models import build_model, read_hf_decoder, save_hf_folder
+from skytrain.models import as_typed, build_model, read_hf_decoder, save_hf_folder
 from skytrain.models.agreement import NOT_ADOPTED, NOT_COMPARED, check_agreement
 from skytrain.models.sizes import size_config
 
@@ -152,3 +152,9 @@ def test_another_tokenizer_is_read_although_the_models_folder_has_none(described
     words = ["tokenizer=hf", f"tokenizer.name={tmp_path}"]
     with pytest.raises(ConfigError, match=rf"{tmp_path} has no tokenizer\.json"):
         compose_overrides(["model=hf-weights", f"model.weights={described}", *words, *SIZES], recipe_weights="skip")
+
+
+def test_a_setting_to_type_is_quoted_as_a_shell_needs_it():
+    assert as_typed("model.window", None) == "model.window=null"
+    assert as_typed("model.sizes", [4]) == "'model.sizes=[4]'"  # zsh looks for files of such a name
+    assert as_typed("model.rope_scaling", {"kind": "linear"}) == "'model.rope_scaling={kind: linear}'"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -266,6 +267,5 @@ def written(value: Any) -> str:
 
 
 def as_typed(key: str, value: Any) -> str:
-    """Return the word of a command that gives a setting this value."""
-    word = f"{key}={written(value)}"
-    return f"'{word}'" if " " in word else word
+    """Return the word of a command that gives a setting this value, as a shell takes it."""
+    return shlex.quote(f"{key}={written(value)}")
