@@ -133,7 +133,11 @@ def test_a_launch_that_fails_leaves_no_key(
 REFUSED = {
     "how long is the model served?": ["cloud=ec2", "--target", "ec2"],
     "the run of an endpoint is named serve-": [*WORDS, "run=mine"],
-    "a rented machine is reached through Session Manager": [*WORDS, "--port", "9000"],
+    "--port has no effect with --target ec2\n  leave it out, or serve elsewhere: --target local": [
+        *WORDS,
+        "--port",
+        "9000",
+    ],
     "--hours has no effect with --target local\n  leave it out, or serve elsewhere: --target ec2": ["--hours", "4"],
     "--hours has no effect with --target eks": ["--target", "eks", "cloud=eks", "--hours", "4"],
     "--certificate has no effect with --target ec2": [*WORDS, "--certificate", "a.pem"],

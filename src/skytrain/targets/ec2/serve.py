@@ -46,7 +46,7 @@ class Ec2Target:
     """One machine with GPUs, which fetches the exported model from the store."""
 
     name = "ec2"
-    reads = ("host", "port", "api_key_file", "hours", "market")
+    reads = ("api_key_file", "hours", "market")
     cloud = "ec2"
 
     def check(self, job: ServeJob) -> Dtype:
@@ -58,11 +58,6 @@ class Ec2Target:
             )
         if job.request.hours is None and job.config.budget.usd is None:
             raise SkytrainError("how long is the model served?\n  add --hours 4, or budget.usd=10")
-        if job.request.host != "127.0.0.1" or job.request.port != PORT:
-            raise SkytrainError(
-                "--host and --port are for --target local: a rented machine is reached through Session Manager\n"
-                "  leave them out; `skytrain shell RUN --forward 9000` chooses the port on this computer"
-            )
         if job.config.run and not job.config.run.startswith(ENDPOINT_RUNS):
             raise SkytrainError(
                 f"run={job.config.run}: the run of an endpoint is named {ENDPOINT_RUNS}...\n  leave it out"
