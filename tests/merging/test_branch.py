@@ -226,8 +226,20 @@ def test_branch_itself_refuses_it_before_anything_is_read(tmp_path, monkeypatch)
         assert "--trust trainer.loggers=attack.Logger" in str(result.exception)
 
 
+# Ten lists of ten times the one before: written out, they are longer than any memory.
+ALIASES = "".join(f"\n- &x{n} [{', '.join([f'*x{n - 1}' if n else 'y'] * 10)}]" for n in range(12))
+
+
 @pytest.mark.parametrize(
-    "body", ["[" * 100_000, "a: &a [1]\nb: *c", "!!python/object/apply:os.system [touch attacked]", "\x00", "- 1"]
+    "body",
+    [
+        f"seed: s\nexperts: {{a: [], b: []}}\nsettings:{ALIASES}",
+        "[" * 100_000,
+        "a: &a [1]\nb: *c",
+        "!!python/object/apply:os.system [touch attacked]",
+        "\x00",
+        "- 1",
+    ],
 )
 def test_a_file_that_is_no_list_of_domains_is_one_message(body, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as short  # a few lines of YAML can repeat themselves to any length
 from typing import Any
 
 from ..config import SkytrainError, check_words_of_file, nearest
@@ -61,13 +62,13 @@ def _parsed(path: Path) -> DomainsFile:
     if not isinstance(experts, dict) or len(experts) < 2:
         raise SkytrainError(f"{path}: `experts` must name two domains or more, each with its settings")
     if not isinstance(content.get("seed"), str):
-        raise SkytrainError(f"{path}: `seed` must be RUN@STEP, a folder or a file, not {content.get('seed')!r}")
+        raise SkytrainError(f"{path}: `seed` must be RUN@STEP, a folder or a file, not {short(content.get('seed'))}")
     weights_only = content.get("weights_only", False)
     at_step = content.get("at_step")
     if not isinstance(weights_only, bool):
-        raise SkytrainError(f"{path}: `weights_only` must be true or false, not {weights_only!r}")
+        raise SkytrainError(f"{path}: `weights_only` must be true or false, not {short(weights_only)}")
     if at_step is not None and (not isinstance(at_step, int) or isinstance(at_step, bool) or at_step < 0):
-        raise SkytrainError(f"{path}: `at_step` must be a step of the schedule such as 2365, not {at_step!r}")
+        raise SkytrainError(f"{path}: `at_step` must be a step of the schedule such as 2365, not {short(at_step)}")
     return DomainsFile(
         seed=content["seed"],
         experts={str(name): _overrides(path, f"experts.{name}", values) for name, values in experts.items()},
@@ -79,5 +80,5 @@ def _parsed(path: Path) -> DomainsFile:
 
 def _overrides(path: Path, key: str, values: Any) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(each, str) and "=" in each for each in values):
-        raise SkytrainError(f"{path}: `{key}` must be a list of KEY=VALUE settings, not {values!r}")
+        raise SkytrainError(f"{path}: `{key}` must be a list of KEY=VALUE settings, not {short(values)}")
     return tuple(values)
