@@ -163,9 +163,8 @@ def test_after_the_kill_time_the_view_ends(launched: Launched) -> None:
     past = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
     record = launches_of(launched.store, RUN)[-1]
     over = replace(record, groups=[replace(group, kill_at=past) for group in record.groups])
-
     launched.store.write(launch_key(RUN, record.id), _body(over))
-    follower = launched.follower()
+    follower = launched.follower(launched=False)
     view = replace(follower.look(), nodes=())
     ended = follower.end_of(view)
     assert ended is not None and ended.exit_code == 12 and "kill time" in ended.reason
