@@ -205,6 +205,40 @@ def test_machines_write_data_only_where_node_writes_says_so(base: RenderedBase, 
     assert not may(base, "node", write, account)
 
 
+def test_pods_that_train_write_runs_and_nothing_that_others_execute_and_those_that_serve_read_exports(
+    base: RenderedBase,
+) -> None:
+    """Pods of EKS have one role each, with the base's policies: every request is decided by these alone."""
+    folders = (
+        "bundles",
+        "corpora",
+        "exports",
+        "images",
+        "launches",
+        "models",
+        "runs/gpt2",
+        "runs/serve-tiny",
+        "sweeps/lr",
+        "tokens",
+    )
+    pods = {
+        "shared_store": (set(folders), {"runs/gpt2", "sweeps/lr"}),
+        "exports": ({"exports"}, set[str]()),
+    }
+    for name, (reads, writes) in pods.items():
+        policy = [base.document(f"aws_iam_policy.{name}")]
+
+        def allowed(action: str, key: str, policy: list[Policy] = policy) -> bool:
+            asked = Authorization(f"s3:{action}", f"arn:aws:s3:::{BUCKET}/{key}", {})
+            return decide(asked, policy, Caller(f"arn:aws:iam::{NUMBER}:role/pod")) is Decision.ALLOWED
+
+        assert {each for each in folders if allowed("GetObject", f"{PROJECT}/{each}/x")} == reads
+        assert {each for each in folders if allowed("PutObject", f"{PROJECT}/{each}/x")} == writes
+        assert {each for each in folders if allowed("DeleteObject", f"{PROJECT}/{each}/x")} == writes
+        assert not any(allowed(action, "other/runs/x/y") for action in ("GetObject", "PutObject"))
+        assert not allowed("DeleteObjectVersion", f"{PROJECT}/runs/gpt2/x")
+
+
 def test_machines_that_prepare_data_write_it_and_nothing_that_others_execute(base: RenderedBase) -> None:
     account = existing(subnet_of(base))
 

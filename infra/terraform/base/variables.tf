@@ -143,6 +143,11 @@ variable "node_writes" {
     condition     = length(var.node_writes) > 0 && alltrue([for each in var.node_writes : can(regex("^[a-z][a-z0-9-]*$", each))])
     error_message = "node_writes must name folders directly under the project, such as runs."
   }
+
+  validation { # what machines and people run is written by operators only
+    condition     = length(setintersection(var.node_writes, ["bundles", "images", "launches", "models"])) == 0
+    error_message = "node_writes must not name bundles, images, launches or models: others run what is there."
+  }
 }
 
 variable "readable_buckets" {

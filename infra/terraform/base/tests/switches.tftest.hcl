@@ -81,6 +81,16 @@ run "a_project_name_must_fit_every_service" {
   expect_failures = [var.project]
 }
 
+run "machines_write_nothing_that_others_run" {
+  command = plan
+
+  variables {
+    node_writes = ["runs", "launches"]
+  }
+
+  expect_failures = [var.node_writes]
+}
+
 run "families_take_no_wildcards" {
   command = plan
 
