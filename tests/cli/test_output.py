@@ -10,8 +10,10 @@ import warnings
 
 import pytest
 
+from skytrain.cli.doctor import _show
 from skytrain.cli.output import drawn_output, tell, visible_output
 from skytrain.pipelines.data import marked
+from skytrain.targets import Finding
 from skytrain.tokens.inspection import Sample
 
 HOSTILE = "\x1b]0;owned\x07"
@@ -58,6 +60,22 @@ def test_what_libraries_log_and_warn_of_and_how_threads_end_is_shown(
         library.removeHandler(handler)
     said = capfd.readouterr().err
     assert said.count("\\x1b]0;owned\\x07") == 3 and "\x1b" not in said
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_marks_of_doctor_are_coloured_on_a_terminal_and_what_they_mark_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    with visible_output():
+        _show(Finding("store", "AWS", "ok", f"a bucket of {HOSTILE}"))
+    assert terminal.getvalue().startswith("  \x1b[32m\x1b[1m✔\x1b[0m store")
+    assert terminal.getvalue().endswith("a bucket of \\x1b]0;owned\\x07\n")
 
 
 def test_a_conversation_is_coloured_by_us_and_not_by_its_author() -> None:

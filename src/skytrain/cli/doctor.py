@@ -13,6 +13,7 @@ import typer
 
 from ..config import variable
 from .options import ConfigDirs, Json, Overrides, Trusted, compose_cloud
+from .output import drawn_output
 
 if TYPE_CHECKING:
     from ..targets import Finding
@@ -84,7 +85,8 @@ def _show(finding: Finding) -> None:
         mark = typer.style(mark, fg=colour, bold=True)
     fix = f"→ {finding.fix}" if finding.fix else ""
     lines = [line for text in (finding.text, fix, finding.link) if text for line in _wrapped(text)]
-    print(f"  {mark} {finding.name:<{NAME_WIDTH}} {lines[0]}", flush=True)
+    print(f"  {mark} ", end="", file=drawn_output())  # the mark is ours, and what follows may be anybody's text
+    print(f"{finding.name:<{NAME_WIDTH}} {lines[0]}", flush=True)
     for line in lines[1:]:
         print(f"    {'':<{NAME_WIDTH}} {line}", flush=True)
 
