@@ -20,7 +20,6 @@ from .catalog import (
     quota_code as quota_code,
     save_catalog as save_catalog,
 )
-from .choice import choose as choose, costly_settings as costly_settings, explain as explain, refuse as refuse
 from .cluster_costs import (
     ClusterCosts as ClusterCosts,
     ClusterMachines as ClusterMachines,
@@ -122,8 +121,12 @@ from .plan_finish import finish_plan as finish_plan, finish_work as finish_work
 from .plan_making import (
     JobMaterial as JobMaterial,
     PlanMaterial as PlanMaterial,
+    choose as choose,
+    costly_settings as costly_settings,
+    explain as explain,
     fallbacks as fallbacks,
     make_plan as make_plan,
+    refuse as refuse,
 )
 from .plan_prepare import (
     PREPARE_P90_FACTOR as PREPARE_P90_FACTOR,
