@@ -11,9 +11,11 @@ import warnings
 import pytest
 
 from skytrain.cli.doctor import _show
+from skytrain.cli.launch import _describe
 from skytrain.cli.output import drawn_output, tell, visible_output
+from skytrain.config import compose
 from skytrain.pipelines.data import marked
-from skytrain.targets import Finding
+from skytrain.targets import Finding, ReadyJob
 from skytrain.tokens.inspection import Sample
 
 HOSTILE = "\x1b]0;owned\x07"
@@ -60,6 +62,13 @@ def test_what_libraries_log_and_warn_of_and_how_threads_end_is_shown(
         library.removeHandler(handler)
     said = capfd.readouterr().err
     assert said.count("\\x1b]0;owned\\x07") == 3 and "\x1b" not in said
+
+
+def test_the_summary_of_a_dry_run_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """It goes to stderr, and the plan that it tells of may be somebody else's."""
+    summary = [("machines", HOSTILE)]
+    _describe(ReadyJob("r", config=compose([]).config, requests="", summary=summary, start=lambda _: []), sys.stderr)
+    assert "\\x1b]0;owned" in (said := capsys.readouterr().err) and "\x1b" not in said
 
 
 class Terminal(io.StringIO):

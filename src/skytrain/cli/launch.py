@@ -169,8 +169,10 @@ def launch(
 
 def _describe(job: ReadyJob, out: TextIO) -> None:
     """Print the job in a few lines, before the question."""
+    from ..config import visible
+
     for name, text in job.summary:
-        print(f"  {name:<10} {text}", file=out)
+        print(visible(f"  {name:<10} {text}"), file=out)  # a plan may be somebody else's
     for note in job.notes:
         tell(f"  – {note}")
 
