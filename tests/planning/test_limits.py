@@ -136,6 +136,10 @@ def test_data_must_fit_the_disk_of_the_machine_unless_it_is_read_in_blocks() -> 
     refused = place(workload_of(compose(words).config), g5, 1)
     assert refused == NoPlacement("needs 600.00 GB of local disk, of 414.00 GB; loader.shuffle=blocks needs less")
     assert isinstance(place(workload_of(compose([*words, "loader.shuffle=blocks"]).config), g5, 1), Placement)
+    one = PlanRequest(instance="g5.2xlarge", nodes=1)
+    said = str(refuse(offers_for(compose(words).config, one), one, workload_of(compose(words).config)))
+    assert said.startswith("the text of the run does not fit") and "try loader.shuffle=blocks" in said
+    assert "smaller model" not in said
     assert isinstance(place(workload_of(compose([*words, "data.target_tokens=100B"]).config), g5, 1), Placement)
 
 

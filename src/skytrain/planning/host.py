@@ -9,6 +9,7 @@ from .flops import decoder_size
 from .memory import TrainingJob, checkpoint_bytes, train_bytes_per_parameter
 from .mesh import Mesh
 
+BLOCKS = "loader.shuffle=blocks"  # in the reason of a machine whose disks the whole text does not fit
 PROCESS_BYTES = 4e9  # per process: interpreter, torch, CUDA, loader; assumed
 USABLE = 0.92  # fraction of the memory or disk stated by EC2; the system uses the rest
 
@@ -56,5 +57,5 @@ def disk_problem(job: TrainingJob, mesh: Mesh, node: Node, work: RunWork) -> str
     there = USABLE * node.disk_bytes
     if needed <= there:
         return None
-    blocks = "; loader.shuffle=blocks needs less" if work.local_data_bytes > there else ""
+    blocks = f"; {BLOCKS} needs less" if work.local_data_bytes > there else ""
     return f"needs {format_bytes(needed)} of local disk, of {format_bytes(there)}{blocks}"

@@ -12,6 +12,7 @@ from .. import __version__
 from ..config import Config, SkytrainError, format_seconds, source_hash
 from .catalog import Catalog, Price
 from .costs import ASSUMPTIONS, BOOT_SECONDS, GP3_GB
+from .host import BLOCKS
 from .images import planned_image
 from .memory import path_of
 from .mesh import CHUNKS, DIMENSIONS, overrides
@@ -154,10 +155,14 @@ def refuse(offers: Sequence[Offer], request: PlanRequest, workload: Workload) ->
         least = min(offers, key=_distance_from_fitting)
         more = "more nodes (--nodes), " if request.nodes is not None else ""  # otherwise many were tried
         hint = f"{more}a larger instance, another mesh, or a smaller model"
+        what = "the model"
         if TOO_MANY in (least.problem or ""):
             hint = "fewer nodes (--nodes), or a larger trainer.batch_tokens"
+        elif BLOCKS in (least.problem or ""):
+            what = "the text of the run"
+            hint = f"{BLOCKS}, which keeps a part of it on a machine, or fewer tokens"
         return SkytrainError(
-            f"the model does not fit any offer: on {least.nodes} x {least.instance.type}: {least.problem}\n  try {hint}"
+            f"{what} does not fit any offer: on {least.nodes} x {least.instance.type}: {least.problem}\n  try {hint}"
         )
     if not priced:
         return SkytrainError(
