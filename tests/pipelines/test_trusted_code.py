@@ -121,6 +121,7 @@ def test_repositories_folders_and_nested_classes_are_refused_with_what_to_type(
         ("cloud.packages", ["7z"]),  # the name of a package, and no number with a unit
         ("cloud.packages", [12]),
         ("cloud.slurm.account", "a"),
+        ("data.source.endpoint", "https://theirs"),  # which would be sent the token of the hub
         ("cloud.slurm.environment", {"PYTHONPATH": "."}),
         ("cloud.slurm.setup", ["2to3"]),
         ("cloud.secrets", {"owner": "7"}),

@@ -129,8 +129,11 @@ def named_code(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
 
 
 def _is_code(key: str, value: Any) -> bool:
-    if key.rpartition(".")[2] in ("target", "loggers"):  # a name without a dot is one of Skytrain's own
+    name = key.rpartition(".")[2]
+    if name in ("target", "loggers"):  # a name without a dot is one of Skytrain's own
         return isinstance(value, str) and "." in value
+    if name == "endpoint":  # of a hub, which is sent the person's token
+        return True
     in_place = key.partition(".")[0] in PLACES and key not in HARMLESS
     return key in FILES or (in_place and holds_text(Config, key))
 
