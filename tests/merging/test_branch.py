@@ -218,6 +218,19 @@ def test_a_file_of_somebody_else_names_no_code_that_the_person_has_not_typed(nam
     forget_trust()
 
 
+def test_a_mapping_that_is_typed_does_not_vouch_for_what_a_file_has_put_beside_it(tmp_path):
+    file = tmp_path / "domains.yaml"
+    forget_trust()
+    for theirs, mine in {
+        "data.source.target=attack.Source": "data.source={note: mine}",
+        "cloud.secrets.PATH=theirs": "cloud.secrets={HF_TOKEN: mine}",
+        "cloud.secrets={PATH: theirs}": "cloud.secrets={}",
+    }.items():
+        file.write_text(json.dumps({"seed": "base@2", "settings": [theirs], "experts": {"a": [], "b": []}}))
+        with pytest.raises(SkytrainError, match="names code or files that you have not named"):
+            read_domains(file, [mine])
+
+
 def test_branch_itself_refuses_it_before_anything_is_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "domains.yaml").write_text("seed: a@1\nexperts: {a: ['trainer.loggers=[attack.Logger]'], b: []}\n")

@@ -209,7 +209,8 @@ def check_words_of_file(
     Whoever made the file `where`, its `writer`, decides them: a plan, or the domains of experts.
     """
     values = unchecked_settings([*words, *typed], config_dirs)
-    check_brought(values, settings_in(words), settings_in(typed), where, writer)
+    own = [key for key, value in flatten(settings_in(typed)).items() if not isinstance(value, Mapping)]
+    check_brought(values, settings_in(words), own, where, writer)
 
 
 def _given(origins: Mapping[str, str]) -> frozenset[str]:

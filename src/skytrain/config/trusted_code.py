@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from .errors import SkytrainError
-from .schema import Config
+from .schema import Config, flatten
 from .typed import holds_text
 
 HUB_FAMILIES = ("hf",)  # whose `name` is a repository or a folder that is read
@@ -77,11 +77,12 @@ def check_brought(
 ) -> None:
     """Raise Untrusted if `brought`, the settings that a file makes by key, name code that the person has not named.
 
-    Settings under a key of `own`, which the person has typed, are the person's own: their words come last. What a group of
-    settings names (data=..., recipe=...) is not judged: groups are read from the package and from the person's own folders.
+    Settings under a key of `own`, which the person has typed, are the person's own: their words come last. A mapping that
+    is typed leaves what else the file has put there, so that entries count one by one. What a group of settings names
+    (data=..., recipe=...) is not judged: groups are read from the package and from the person's own folders.
     An interpolation counts as code: it can bring in any other setting, or a variable of this process.
     """
-    theirs = {key: value for key, value in brought.items() if not _is_under(key, own)}
+    theirs = {key: value for key, value in flatten(brought).items() if not _is_under(key, own)}
     named = [(key, value) for key, value in named_code(values) if _is_under(key, theirs)]
     named += [(key, str(_at(values, key))) for key in WRITTEN if _is_under(key, theirs)]
     named += [(key, text) for key, value in theirs.items() for text in _texts(value) if "${" in text]
