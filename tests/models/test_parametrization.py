@@ -33,6 +33,21 @@ def test_an_export_folds_the_multipliers_into_plain_weights(case, kind, tmp_path
     assert not torch.allclose(multipliers_off(model)(tokens), model(tokens), atol=1e-3)
 
 
+@pytest.mark.parametrize("kind", ["standard", "completep"])
+@pytest.mark.parametrize("case", ["Mixtral", "Qwen 3 MoE", "OLMoE", "gpt-oss"])
+def test_an_export_folds_the_scale_of_experts_that_config_json_has_no_key_for(case, kind, tmp_path, random_tokens):
+    config = small_config(case) if kind == "standard" else with_parametrization(case, kind)
+    config = dataclasses.replace(config, experts=dataclasses.replace(config.experts, scale=2.0))
+    model = build_model(config, seed=1).eval()
+    for parameter in model.parameters():
+        parameter.data.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)), alpha=0.1)
+    save_hf_folder(model, tmp_path)
+    plain = load_hf_folder(tmp_path, pad_vocab_to=config.pad_vocab_to).eval()
+    assert plain.config.experts.scale == 1.0
+    tokens = random_tokens(vocab_size=config.vocab_size)
+    torch.testing.assert_close(plain(tokens), model(tokens), rtol=1e-5, atol=2e-6)
+
+
 def multipliers_off(model):
     """The same weights in the standard parametrization, unfolded."""
     config = dataclasses.replace(model.config, parametrization="standard", base_width=None, base_layers=None)

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from ..config import DecoderConfig
+from .families import FAMILIES
 
 STD = 0.02  # GPT-2's
 # Projections whose output is added to the residual stream.
@@ -81,16 +82,22 @@ def update_scales(config: DecoderConfig, name: str, *, matrix: bool) -> UpdateSc
 
 def folded_config(config: DecoderConfig) -> DecoderConfig:
     """Return the standard-parametrization configuration that is equivalent once the weights are folded."""
-    return dataclasses.replace(config, parametrization="standard", base_width=None, base_layers=None)
+    experts = config.experts
+    if experts is not None and not FAMILIES[config.family].scales_experts:
+        experts = dataclasses.replace(experts, scale=1.0)
+    return dataclasses.replace(config, parametrization="standard", base_width=None, base_layers=None, experts=experts)
 
 
 @torch.no_grad()
 def folded(config: DecoderConfig, name: str, value: Tensor) -> Tensor:
-    """Fold the forward-pass multipliers into one parameter; unchanged under the standard parametrization."""
-    if config.parametrization == "standard":
+    """Fold the forward-pass multipliers into one parameter; unchanged where `folded_config` changes nothing."""
+    form = folded_config(config)
+    if form == config:
         return value
+    if config.experts is not None and form.experts is not None and ".experts.down." in name:
+        value = value * (config.experts.scale / form.experts.scale)
     factors = multipliers(config)
-    attention = factors.attention_scale / multipliers(folded_config(config)).attention_scale
+    attention = factors.attention_scale / multipliers(form).attention_scale
     if name.startswith("head.norm."):
         return _scaled(config, name, value, factors.logits)
     if _adds_to_stream(config, name):

@@ -58,6 +58,9 @@ class ModelFamily:
     spell: Callable[[str, DecoderConfig], str] = (
         same  # MODULE.weight, MODULE.bias and so on -> the tensor's name in files
     )
+    scales_experts: bool = (
+        False  # config.json has the factor of the experts' outputs; else exports fold it into weights
+    )
     extra_layer: bool = False  # files may have one after the last, for multi-token prediction; it is not read
     # The setting and the reason for which transformers would refuse the exported model.
     export_problem: Callable[[DecoderConfig], tuple[str, str] | None] = never

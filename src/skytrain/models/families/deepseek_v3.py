@@ -171,6 +171,7 @@ FAMILY = ModelFamily(
     },
     aliases={"num_local_experts": "n_routed_experts", "num_experts": "n_routed_experts"},
     spell=spell,
+    scales_experts=True,
     extra_layer=True,
     export_problem=export_problem,
 )
