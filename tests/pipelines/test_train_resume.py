@@ -313,10 +313,13 @@ def test_a_mixture_starts_from_a_dense_run_and_computes_what_it_computed(root):
     assert any("each of 4 experts starts as a copy of the MLP of dense@8" in line for line in notes.said)
     store = open_store(str(root))
     dense = load_model(store, "dense@8").model
-    upcycled = build_upcycled(moe.model, 0, open_weights(store, step_key("dense", 8)).weights).eval()
+    saved = open_weights(store, step_key("dense", 8)).weights
     tokens = torch.randint(0, 257, (2, 32), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        torch.testing.assert_close(upcycled(tokens)[..., :257], dense(tokens)[..., :257], atol=2e-5, rtol=0)
+    for scale in (1.0, 2.0):  # by which the experts' outputs are multiplied
+        config = replace(moe.model, experts=replace(moe.model.experts, scale=scale))
+        upcycled = build_upcycled(config, 0, saved).eval()
+        with torch.no_grad():
+            torch.testing.assert_close(upcycled(tokens)[..., :257], dense(tokens)[..., :257], atol=2e-5, rtol=0)
     first = losses(root, "mixture")[1]
     assert first < losses(root, "dense")[1] - 0.1  # it starts where the dense run ended
     train(tiny_config(root, *SHORT, *SPARSE, "run=mixture"), Silent(), Start("dense@8"))  # goes on from its own

@@ -1,6 +1,7 @@
 """A mixture of experts from the checkpoint of a dense model: each expert starts as a copy of the MLP (arXiv 2212.05055).
 
-Routers are new. Where a token's weights add up to one, the mixture computes at first what the dense model computed.
+Routers are new. Where a token's weights add up to one, the mixture computes at first what the dense model computed: the
+experts' last matrices are divided by the factor of their outputs, `model.experts.scale`.
 """
 
 from __future__ import annotations
@@ -79,9 +80,10 @@ def upcycling_note(model: DecoderConfig, label: str) -> str:
     """Return a line on what the mixture starts as."""
     experts = model.experts
     assert experts is not None
-    same = experts.normalize and experts.scale == 1.0
     computes = (
-        "computes what it computed" if same else "does not compute what it computed, as weights do not add up to one"
+        "computes what it computed"
+        if experts.normalize
+        else "does not compute what it computed, as weights do not add up to one"
     )
     return f"each of {experts.count} experts starts as a copy of the MLP of {label}; the mixture {computes}"
 
@@ -89,6 +91,7 @@ def upcycling_note(model: DecoderConfig, label: str) -> str:
 @torch.no_grad()
 def build_upcycled(model: DecoderConfig, seed: int, saved: SavedTensors) -> nn.Module:
     """Build the mixture with new routers, and all other weights from the checkpoint of the dense model."""
+    assert model.experts is not None
     mixture = build_model(model, seed=seed)
     seen: set[int] = set()
     same: list[tuple[str, Tensor]] = []
@@ -99,7 +102,8 @@ def build_upcycled(model: DecoderConfig, seed: int, saved: SavedTensors) -> nn.M
         if MIXTURE in name:
             once = torch.empty(tensor.shape[1:], dtype=tensor.dtype)
             saved.read_into([(name.replace(MIXTURE, ".mlp."), once)])
-            tensor.copy_(once.expand_as(tensor))
+            scale = model.experts.scale if ".down." in name else 1.0
+            tensor.copy_((once / scale).expand_as(tensor))
         else:
             same.append((name, tensor))
     saved.read_into(same)
