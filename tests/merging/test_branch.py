@@ -196,6 +196,8 @@ HOSTILE = {
     "store.root=s3://theirs/x": "store.root=s3://theirs/x",
     "loader.cache_dir=/home/you": "loader.cache_dir=/home/you",
     "store.kms_key=theirs": "store.kms_key=theirs",
+    "wandb.entity=theirs": "wandb.entity=theirs",
+    "metrics.prometheus_address=0.0.0.0": "metrics.prometheus_address=0.0.0.0",
     "'data.name=${oc.env:HOME}'": "data.name=${oc.env:HOME}",
 }
 

@@ -18,8 +18,12 @@ from .typed import holds_text
 
 HUB_FAMILIES = ("hf",)  # whose `name` is a repository or a folder that is read
 FILES = ("loader.files.train", "loader.files.validation")  # that training and `evaluate` read
-# Where a run writes, and removes what it wrote; and whose key encrypts it, without which nobody can read it.
-WRITTEN = ("store.root", "store.kms_key", "loader.cache_dir", "parallel.offload_folder")
+# Where a run writes, and removes what it wrote; whose key encrypts it, without which nobody can read it; and who else sees
+# its metrics and texts.
+WRITTEN = (
+    *("store.root", "store.kms_key", "loader.cache_dir", "parallel.offload_folder"),
+    *("wandb.entity", "metrics.prometheus_address"),
+)
 DEFAULT_REVISION = "main"  # of a repository whose revision nobody names
 # Groups that say where a job runs, from which image, with which packages and whose rights. What their settings of text hold
 # counts as code, whatever it looks like: a package may be called 7z, and a text may be typed as a number.
