@@ -2,10 +2,13 @@
 
 import http.client
 import json
+import sys
 import threading
 
 import pytest
 
+from skytrain.cli.output import _print_error
+from skytrain.pipelines import dashboard
 from skytrain.pipelines.dashboard import open_dashboard
 from skytrain.runs import MetricsWriter, claim_attempt, create_run, new_record, write_outcome
 from skytrain.storage import open_store
@@ -115,6 +118,19 @@ def test_the_page_of_a_sweep_comes_from_the_store_so_it_runs_no_code(server, con
     store.write("sweeps/s/report/report.html", b"<script>alert(1)</script>")
     answer, _ = ask(server, "/sweep?name=s")
     assert answer.status == 200 and answer.headers["Content-Security-Policy"].endswith("sandbox")
+
+
+def test_an_error_that_nobody_expected_is_shown_and_does_not_command_the_terminal(server, monkeypatch, capfd):
+    monkeypatch.setattr(sys, "excepthook", _print_error)  # as the command line sets it
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("\x1b]0;owned\x07")
+
+    monkeypatch.setitem(dashboard.PAGES, "/", fail)
+    with pytest.raises(OSError):
+        ask(server, "/")
+    said = capfd.readouterr().err
+    assert "RuntimeError: \\x1b]0;owned" in said and "\x1b" not in said
 
 
 def test_nothing_can_be_written_and_no_other_site_can_read(server):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -214,6 +215,10 @@ class DashboardServer(ThreadingHTTPServer):
         super().__init__((ADDRESS, port), DashboardHandler)
         self.config = config
         self.watch = watch
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Show an error that nobody expected as the command line does: its text may be a store's."""
+        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
 
     @property
     def url(self) -> str:
