@@ -558,6 +558,28 @@ def test_who_launched_what_is_one_line(tmp_path: Path) -> None:
             launches_of(store, "mine")
 
 
+def test_a_trial_has_the_number_of_its_name_so_that_stop_asks_no_other_run_to_stop(tmp_path: Path) -> None:
+    """With another number it would be any run whose name begins like the sweep's: gpt2-2026 beside a sweep gpt2."""
+    store = open_store(str(tmp_path))
+    claim = {"number": 0, "turn": 2, "worker": "w/1", "at": 1.0, "earlier_usd": 0.0}
+    for name, record in {
+        "decisions/000": {**DECISION, "number": 2026},
+        "decisions/2026": {**DECISION, "number": 2026},
+        "decisions/-01": {**DECISION, "number": -1},
+        "claims/000-002": {**claim, "number": 2026},
+    }.items():
+        store.write("sweeps/gpt2/spec.json", b"{}")
+        store.write("sweeps/gpt2/decisions/000.json", json.dumps(DECISION).encode())
+        store.write(f"sweeps/gpt2/{name}.json", json.dumps(record).encode())
+        with pytest.raises(DamagedRecord, match="is not the trial of its name"):
+            find_sweep(store, "gpt2").state()
+        store.delete_all("sweeps/gpt2")
+    store.write("sweeps/gpt2/spec.json", b"{}")
+    store.write("sweeps/gpt2/decisions/000.json", json.dumps(DECISION).encode())
+    store.write("sweeps/gpt2/claims/000-002.json", json.dumps(claim).encode())
+    assert [each.turn for each in find_sweep(store, "gpt2").state().claims] == [1, 2]
+
+
 def test_a_launch_whose_number_nobody_would_read_is_refused() -> None:
     """It would run unseen: `status`, `gc` and the next launch list the numbers of up to nine digits."""
     assert next_launch([LAUNCH], 999) == "01000"

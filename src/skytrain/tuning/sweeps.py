@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -17,6 +18,8 @@ from ..config import SkytrainError, build, flatten, nearest
 from ..storage import Store, is_amount, is_clock, maybe, read_object, record_of
 from .ledger import FINAL, Entry, read_entry
 from .problem import Answer, Observation, Trial
+
+TRIAL_NAME = re.compile(r"\d{3}(-\d{3,6})?")  # of a decision, or of a claim with its turn
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,7 @@ class SweepStore:
         with record_of(self.store, key):
             trial = {"seed": 0, **fields["trial"]}
             decision: Decision = build(Decision, {"limit_usd": None, "worker": "", "at": 0.0, **fields, "trial": trial})
+            _check_name(key, f"{decision.number:03d}")
             if not is_amount(decision.usd) or not is_amount(decision.most_usd):
                 raise ValueError("a trial cannot cost less than nothing")
             return decision
@@ -147,6 +151,7 @@ class SweepStore:
     def _claim(self, key: str) -> Claim:
         with record_of(self.store, key):
             claim: Claim = build(Claim, {"earlier_usd": 0.0, **self._once(key)})
+            _check_name(key, f"{claim.number:03d}-{claim.turn:03d}")
             return claim
 
     def state(self) -> SweepState:
@@ -221,6 +226,12 @@ class SweepStore:
 
     def _keys(self, part: str) -> list[str]:
         return [stat.key for stat in self.store.list(f"{self.folder}/{part}/")]
+
+
+def _check_name(key: str, name: str) -> None:
+    """Raise ValueError unless a record is about the trial of its name: with another number it would be any run of SWEEP-."""
+    if key.rpartition("/")[2] != f"{name}.json" or not TRIAL_NAME.fullmatch(name):
+        raise ValueError(f"it is about {name}, which is not the trial of its name")
 
 
 def trial_run(sweep: str, number: int) -> str:
