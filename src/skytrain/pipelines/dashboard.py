@@ -218,7 +218,7 @@ class DashboardServer(ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Show an error that nobody expected as the command line does: its text may be a store's."""
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
 
     @property
     def url(self) -> str:
