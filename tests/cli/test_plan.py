@@ -31,6 +31,13 @@ def test_plan_prints_offers_marks_one_and_writes_it_without_torch_or_network(tmp
     assert plan["offers"][0]["cost"]["usd_p90"] <= 150
 
 
+def test_plan_says_how_often_a_short_text_is_read(tmp_path):
+    done = skytrain(
+        "plan", "recipe=llama-3.1-8b-p4d", "--instance", "p4d.24xlarge", "--region", "us-east-2", cwd=tmp_path
+    )
+    assert "data=python-docs has some 500K tokens: each is read about 1,999 times" in done.stdout
+
+
 def test_plan_gives_programs_every_offer_and_the_choice(tmp_path):
     done = skytrain("plan", *RUN, "--instance", "g5.12xlarge", "--nodes", "2", "--json", cwd=tmp_path)
     told = json.loads(done.stdout)

@@ -5,6 +5,7 @@ from .best import (
     expected_loss_text as expected_loss_text,
     model_sizes as model_sizes,
     recipe_efficiency as recipe_efficiency,
+    repetition_text as repetition_text,
     rough_tokens as rough_tokens,
     served_flops as served_flops,
     usd_per_served_flop as usd_per_served_flop,

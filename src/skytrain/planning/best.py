@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 
-from ..config import Config, DecoderConfig, scaled_parts, total_tokens
+from ..config import Config, DecoderConfig, format_count, scaled_parts, total_tokens
 from .catalog import Catalog
 from .flops import DecoderSize, decoder_flops_per_token, decoder_size
 from .loss_laws import OPEN_RUNS, Forecast, LossForecaster, known_texts, least_known
@@ -156,6 +156,16 @@ def expected_loss_text(config: Config) -> str | None:
         "" if text and text.factor else f"; no public run is known on data={config.data.name}, so C4's loss is meant"
     )
     return f"a validation loss of {forecast.loss:.2f} (80%: {forecast.low:.2f} to {forecast.high:.2f}{known})"
+
+
+def repetition_text(config: Config) -> str | None:
+    """Return how often a run reads a text that is known to be shorter; None for one that it reads once, or that is not known."""
+    text = known_texts().get(config.data.name)
+    distinct = config.plan.data_tokens or (text.tokens if text else None)
+    tokens = total_tokens(config)
+    if distinct is None or tokens < 2 * distinct:
+        return None
+    return f"data={config.data.name} has some {format_count(distinct)} tokens: each is read about {tokens / distinct:,.0f} times"
 
 
 def rough_tokens(model: DecoderConfig, sequence_length: int, usd: float, usd_per_exaflop: float) -> float:

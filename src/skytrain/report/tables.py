@@ -39,6 +39,7 @@ from ..planning import (
     decoder_size,
     expected_loss_text,
     job_of,
+    repetition_text,
     usable_bytes,
 )
 from ..runs import RunStatus
@@ -84,6 +85,7 @@ def run_lines(config: Config) -> list[str]:
     return [
         f"{job.model.name}: {format_count(size.parameters)} parameters{active}, {format_count(per_token)}FLOP a token, {job.precision}",
         f"{format_count(tokens)} tokens = {counted}; {per_token * tokens:.2e} FLOP in all",
+        *([repeats] if (repeats := repetition_text(config)) is not None else []),
         f"compute-optimal for this size: {optimal} tokens",
         *([f"to expect: {expected}"] if (expected := expected_loss_text(config)) is not None else []),
     ]

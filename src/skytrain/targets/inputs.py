@@ -16,7 +16,7 @@ from ..aws import PREVIEW_NOTE, is_preview
 from ..checkpoints import committed
 from ..config import EXIT_CODES, Config, HFModelConfig, SkytrainError, find_tasks, finish_settings, has_layers
 from ..evaluation import stored_task_key
-from ..planning import JobKind, expected_loss_text
+from ..planning import JobKind, expected_loss_text, repetition_text
 from ..runs import recorded_commit, run_name
 from ..storage import Store, is_hub_name, open_store, staged_at
 from ..tokens import (
@@ -61,6 +61,8 @@ def prepare_job(request: LaunchRequest) -> ReadyJob:
     ready = target.prepare(request)
     if request.job == "train" and (expected := expected_loss_text(ready.config)) is not None:
         ready = replace(ready, summary=[*ready.summary, ("expects", expected)])
+    if request.job == "train" and (repeats := repetition_text(ready.config)) is not None:
+        ready = replace(ready, notes=(*ready.notes, repeats))
     if is_preview(ready.config.cloud):
         return replace(ready, notes=(*ready.notes, *weights_to_stage(ready.config), PREVIEW_NOTE))
     planned = plan_words(request.plan, request.folders, request.overrides)
