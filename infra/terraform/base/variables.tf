@@ -16,6 +16,11 @@ variable "project" {
 variable "owner" {
   description = "Who answers for the base and its bill: the value of the tag skytrain:owner."
   type        = string
+
+  validation {
+    condition     = can(regex("^[\\p{L}\\p{N} _.:/=+@-]{1,256}$", var.owner)) && !startswith(lower(var.owner), "aws:")
+    error_message = "owner must have 1 to 256 letters, digits, spaces or . : / = + - @ _, and not begin with aws: IAM takes no other tags."
+  }
 }
 
 variable "bucket_name" {

@@ -91,6 +91,26 @@ run "machines_write_nothing_that_others_run" {
   expect_failures = [var.node_writes]
 }
 
+run "an_owner_is_a_tag_that_every_service_takes" {
+  command = plan
+
+  variables {
+    owner = "Ada (ML team)"
+  }
+
+  expect_failures = [var.owner]
+}
+
+run "an_owner_is_no_tag_of_aws" {
+  command = plan
+
+  variables {
+    owner = "AWS:ada"
+  }
+
+  expect_failures = [var.owner]
+}
+
 run "families_take_no_wildcards" {
   command = plan
 
