@@ -418,10 +418,14 @@ def test_a_bucket_of_another_account_is_found(ground: Ground, stubbed: StubbedSe
     stub.add_response("get_bucket_location", {"LocationConstraint": "us-east-2"}, asked)
     stub.add_client_error("get_bucket_location", "AccessDenied", "Access Denied", expected_params=asked)
     stub.add_response("get_bucket_location", {}, asked)  # as us-east-1 answers
-    ours, theirs, elsewhere = (found("bucket", replace(preflight, config=config)) for _ in range(3))
+    stub.add_response(
+        "get_bucket_location", {"LocationConstraint": "EU"}, asked
+    )  # as it does for old buckets of eu-west-1
+    ours, theirs, elsewhere, old = (found("bucket", replace(preflight, config=config)) for _ in range(4))
     assert ours.verdict == "ok"
     assert theirs.verdict == "failed" and "does not belong to account 123456789012" in theirs.text
     assert elsewhere.verdict == "failed" and "is in us-east-1, and the account is set up in us-east-2" in elsewhere.text
+    assert "is in eu-west-1, and" in old.text
 
 
 def test_a_bucket_of_another_account_is_named_although_nothing_can_be_written_there() -> None:

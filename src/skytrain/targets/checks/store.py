@@ -49,7 +49,8 @@ def bucket(preflight: Preflight) -> str:
     try:
         # Not HeadBucket: it needs s3:ListBucket without a prefix, and operators list their own project only.
         asked = Call("s3", "GetBucketLocation", {"Bucket": name, "ExpectedBucketOwner": account})
-        location = preflight.session.perform(asked).get("LocationConstraint") or FIRST_REGION
+        said = preflight.session.perform(asked).get("LocationConstraint") or FIRST_REGION
+        location = "eu-west-1" if said == "EU" else said  # the former name, which S3 gives for old buckets
     except CloudError as error:
         if error.code != "AccessDenied":
             raise
