@@ -50,6 +50,14 @@ def test_tokens_that_are_not_there_are_refused_with_the_command_that_makes_them(
     assert "skytrain store copy skytrain-store s3://bucket/demo" in str(refusal.value)
 
 
+def test_without_an_account_nothing_is_copied_from_the_store_of_this_computer_to_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_store(monkeypatch, lambda: open_store(str(tmp_path / "here")))
+    with pytest.raises(MissingInput, match=r"skytrain launch prepare recipe=mine cloud=ec2$"):
+        find_inputs(compose(WORDS).config, "train", ["recipe=mine"])
+
+
 def test_tokens_of_files_of_this_computer_are_made_from_here(store: Store) -> None:
     words = ["data=text", "data.source.paths=corpus/*.txt"]
     with pytest.raises(

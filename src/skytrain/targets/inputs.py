@@ -153,6 +153,8 @@ def _how_to_prepare(config: Config, overrides: Sequence[str]) -> str:
         make = f"from here: skytrain prepare {settings} cloud=aws"
     else:
         make = " ".join(["there: skytrain launch prepare", *([settings] if settings else []), "cloud=ec2"])
+    if "://" not in config.store.root:  # no account is set up, and this is the store of this computer
+        return f"  make them {make}"
     return f"  make them {make}\n  or copy those that you have: skytrain store copy {HERE} {config.store.root}"
 
 
