@@ -77,8 +77,13 @@ def test_plan_prints_the_cost_sheet_of_trials_with_the_run_reserved_first(tmp_pa
     [
         (["budget.usd=1"], ["budget.usd=1 is too small", "the least that works is $"]),
         (["--instance", "g5.12xlrge"], ["g5.12xlrge", "g5.12xlarge"]),
+        (["--instance", "g5"], ["did you mean g5.xlarge or g5.2xlarge"]),
+        (["--instance", "H100"], ["did you mean p5.4xlarge or p5.48xlarge?"]),
+        (["--instance", "ml.p4d.24xlarge"], ["did you mean p4d.24xlarge?"]),
         (["--region", "mars-north-1"], ["mars-north-1", "us-east-2"]),
-        (["--region", "ohio"], ["us-west-2\n  fetch them: skytrain catalog refresh --region ohio"]),
+        (["--region", "ohio"], ["us-west-2\n  regions have names such as us-east-2 (Ohio)"]),
+        (["--region", "us_east_1"], ["did you mean us-east-1?"]),
+        (["--region", "eu-west-1"], ["those of eu-west-1 come with: skytrain catalog refresh --region eu-west-1"]),
         (["--instance", "p4de.24xlarge", "--region", "us-east-2"], ["not sold", "us-east-2"]),
         (["--target", "sagemakr"], ["--target sagemakr", "did you mean sagemaker?"]),
         (["--deadline", "soon"], ["--deadline soon", "12h"]),
@@ -103,6 +108,16 @@ def test_what_cannot_be_planned_says_why(tmp_path, monkeypatch, arguments, parts
     assert raised.value.exit_code == 2
     for part in parts:
         assert part in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--instance", "trn1.32xlarge"], ["--region", "eu-west-1"], ["--region", "ohio"]]
+)
+def test_what_is_no_typing_mistake_gets_no_guess(tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SkytrainError) as raised:
+        app(args=["plan", *RUN, *arguments], standalone_mode=False)
+    assert "did you mean" not in str(raised.value)
 
 
 def test_catalog_ranks_by_dollars_per_effective_flop_and_invents_no_price(tmp_path):

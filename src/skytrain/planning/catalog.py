@@ -28,6 +28,8 @@ FILES = (INSTANCES, PRICES, CPU_INSTANCES, CPU_PRICES)
 # Only in a refreshed catalogue: no public source lists them.
 SAGEMAKER_PRICES = "sagemaker_prices.csv"
 EMR_FEES = "emr_fees.csv"
+MOST_MEANT = 4  # types that an error names
+NAME_OF_REGION = re.compile(r"[a-z]+(-[a-z]+)+-\d")
 STALE_DAYS = 30  # spot prices drift within weeks; beyond this age every plan states the age of its prices
 
 # Service Quotas count vCPUs by family and market. Public sources do not agree on a code for P6 spot.
@@ -139,12 +141,25 @@ class Catalog:
                 return instance
         if any(instance.type == type for instance in self.cpu_instances):
             raise SkytrainError(f"{type} has no GPU\n  `skytrain catalog` lists those that have")
-        guess = nearest(type, [instance.type for instance in self.instances])
+        meant = self._meant(type)
         raise SkytrainError(
             f"unknown instance type {type!r}\n  "
-            + (f"did you mean {guess}? " if guess else "")
+            + (f"did you mean {' or '.join(meant)}? " if meant else "")
             + "`skytrain catalog` lists those it knows"
         )
+
+    def _meant(self, word: str) -> list[str]:
+        """Return the types that a mistyped type, a family or a GPU stands for; none for a family that has no GPUs known here."""
+        plain = word.lower().removeprefix("ml.")
+        known = [instance.type for instance in self.instances]
+        of_family = [one.type for one in self.instances if one.family == plain]
+        of_gpu = [one.type for one in self.instances if plain in one.gpu.split("-")]
+        if several := of_family or of_gpu:
+            return several[:MOST_MEANT]
+        family = plain.partition(".")[0]
+        near = nearest(family, {instance.family for instance in self.instances}, cutoff=0.6)
+        guess = nearest(plain, [type for type in known if type.partition(".")[0] == near])
+        return [guess] if guess else []
 
     def price(self, type: str, region: str, market: Market) -> Price | None:
         """Return the price, or None (never 0) if the type is not sold in that region and market."""
@@ -164,11 +179,13 @@ class Catalog:
 
     def check_region(self, region: str) -> None:
         if region not in self.regions:
-            guess = nearest(region, self.regions)
+            guess = nearest(region.replace("_", "-"), self.regions, cutoff=0.85)
+            hints = [f"did you mean {guess}?"] if guess else []
+            if NAME_OF_REGION.fullmatch(region):
+                hints.append(f"those of {region} come with: skytrain catalog refresh --region {region}")
             raise SkytrainError(
                 f"no prices for region {region!r}: this catalogue has {', '.join(self.regions)}\n  "
-                + (f"did you mean {guess}? or fetch them: " if guess else "fetch them: ")
-                + f"skytrain catalog refresh --region {region}"
+                + (" ".join(hints) or "regions have names such as us-east-2 (Ohio)")
             )
 
 
