@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from skytrain.cli.main import app
+from skytrain.cli.main import app, main
 from skytrain.cli.reads import READS, split_words
 from skytrain.config import compose
 
@@ -113,3 +113,24 @@ def test_a_run_may_be_named_like_a_value() -> None:
         ["store.root=here", "data/cleaning=web", "recipe=quickstart"],
     )
     assert split_words(["sotre.root=here"]) == ([], ["sotre.root=here"])  # a mistake, which the configuration explains
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["train", "--training.steps=100"], "without dashes: trainer.steps=100"),
+        (["train", "--config_file", "mine.yaml"], "recipe=mine, for a file recipe/mine.yaml"),
+        (["plan", "--gpus", "8"], "--instance TYPE and --nodes N of plan and launch"),
+        (["launch", "--detach-run"], "--no-follow"),
+        (["launch", "--partition", "gpu"], "cloud.slurm.partition=NAME"),
+        (["launch", "evaluate"], "skytrain evaluate is a command of its own"),
+        (["config", "explain", "batch_size"], "here it is trainer.batch_tokens=N"),
+    ],
+)
+def test_options_and_commands_of_other_tools_are_answered_with_ours(
+    words: list[str], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["skytrain", *words])
+    with pytest.raises(SystemExit) as done:
+        main()
+    assert done.value.code == 2 and says in capsys.readouterr().err

@@ -71,7 +71,7 @@ def test_a_setting_with_dashes_is_told_how_settings_are_written(
         (["train", "optimizer.lr=1e-3,3e-4"], "to compare values: skytrain tune"),
         (["plan", "budget.usd=1,000"], "did you mean budget.usd=1000?"),
         (["train", "trainer.steps=10,500"], "did you mean trainer.steps=10500?"),
-        (["train", "optimizer=adamw,lion"], "to compare values: skytrain tune"),
+        (["train", "optimizer=adamw,lion"], "optimizer=adamw; skytrain bench loss compares several"),
         (["launch", "gpt2-124m-pile"], "did you mean recipe=gpt2-124m-pile?"),
     ],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from skytrain.config import ConfigError, SkytrainError, compose
+from skytrain.config.group_files import choices_with
 from skytrain.config.other_tools import HERE
 
 
@@ -55,6 +56,35 @@ def test_a_wrong_setting_in_an_own_recipe_is_named(tmp_path: Path, monkeypatch: 
         compose(["recipe=list"])
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("model: gpt2-124m\n", r"below it `- override /model: gpt2-124m`"),
+        ("data:\n  cleaning: web\n", r"below it `- override /data/cleaning: web`"),
+        ("recipe: gpt2-124m-pile\n", r"below it `- gpt2-124m-pile`"),
+        ("budget: 150\n", r"`budget:`, and below it `usd: 150`"),
+        ("trainer.steps: 7\n", r"`trainer:`, and below it `steps: VALUE`"),
+        ("defaults:\n  - /optimizer: lion\n", r"`- override /model: llama-tiny`"),
+    ],
+)
+def test_a_recipe_that_chooses_as_a_command_line_does_is_shown_how_files_do(
+    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "mine.yaml").write_text(text)
+    with pytest.raises(SkytrainError, match=says):
+        compose(["recipe=mine"])
+
+
+def test_a_file_of_a_group_with_another_ending_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "mine.yml").write_text("trainer:\n  steps: 7\n")
+    with pytest.raises(ConfigError, match=r"recipe/mine\.yml must be named mine\.yaml"):
+        compose(["recipe=mine"])
+
+
 OF_OTHER_TOOLS = (
     *("trainer.batch_size=4", "parallel.strategy=ddp", "n_layer=4", "data.source.paths=X"),
     *("trainer.accelerator=gpu", "trainer.limit_val_batches=10", "optimizer.betas=[0.9,0.95]"),
@@ -70,6 +100,7 @@ OF_OTHER_TOOLS = (
         "resume=true",
     ),
     *("sequence_len=1024", "num_epochs=3", "val_set_size=0.05", "sample_packing=true", "adapter=lora"),
+    *("mixed_precision=bf16", "num_processes=8", "rdzv_backend=c10d", "partition=gpu", "image_uri=x", "max_run=3600"),
 )
 
 
@@ -85,9 +116,9 @@ def test_the_translations_name_settings_that_exist() -> None:
     known = compose().origins
     for text in HERE.values():
         for word in text.replace(",", " ").split():
-            key = word.partition("=")[0]
-            if "=" in word and "." in key and key != "data.source.paths":
-                assert key in known, word
+            key = word.partition("=")[0].lstrip("'")
+            if "=" in word and "." in key and key not in ("data.source.paths", "cloud.slurm.options"):
+                assert key in known or choices_with(key), word
 
 
 @pytest.mark.parametrize(
@@ -108,6 +139,12 @@ def test_the_translations_name_settings_that_exist() -> None:
         ("data=corpus/a.jsonl", "data=jsonl data.source.paths='corpus/a.jsonl'"),
         ("trainer.steps=1e3", "trainer.steps=1000"),
         ("budget.usd=$150", "budget.usd=150"),
+        ("budget.usd=150$", "budget.usd=150"),
+        ("budget.usd=150 USD", "budget.usd=150"),
+        ("budget.usd=1,000", "budget.usd=1000"),
+        ("budget.usd=150,50", "budget.usd=150.50"),
+        ("budget=150$", "budget.usd=150"),
+        ("data=roneneldan/TinyStories", "data=tinystories"),
         ("trainer.compile=yes", "trainer.compile=true"),
     ],
 )
@@ -156,6 +193,20 @@ def test_a_word_that_resembles_nothing_gets_no_guess() -> None:
 def test_several_values_point_to_tune() -> None:
     with pytest.raises(SkytrainError, match="skytrain tune"):
         compose(["optimizer.lr=1e-3,3e-4"])
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("cloud=ec2,eks", "choose one of them: cloud=ec2"),
+        ("run=a,b", "run='a,b'"),
+        ("tune.steps=100,200", r"tune\.steps=\[100,200\]"),
+    ],
+)
+def test_several_values_of_what_tune_does_not_compare_are_no_sweep(word: str, says: str) -> None:
+    with pytest.raises(SkytrainError, match=says) as refusal:
+        compose([word])
+    assert "skytrain tune" not in str(refusal.value)
 
 
 def test_files_for_validation_are_the_whole_validation_split() -> None:

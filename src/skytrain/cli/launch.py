@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
@@ -24,7 +25,7 @@ JOBS: tuple[JobKind, ...] = ("train", "prepare", "tune", "finish")  # endpoints:
 PIPELINE = "pipeline"
 
 
-def _split_job(arguments: list[str]) -> tuple[str, list[str]]:
+def _split_job(arguments: list[str], commands: Collection[str]) -> tuple[str, list[str]]:
     """Return the job, whose name may be left out, and its settings."""
     from ..config import SkytrainError, choice_named
 
@@ -33,12 +34,15 @@ def _split_job(arguments: list[str]) -> tuple[str, list[str]]:
     if arguments[0] in (*JOBS, PIPELINE):
         return arguments[0], arguments[1:]
     hint = choice_named(arguments[0]) or f"one of {', '.join((*JOBS, PIPELINE))}"
+    if arguments[0] in commands:
+        hint += f"; skytrain {arguments[0]} is a command of its own"
     raise SkytrainError(f"launch {arguments[0]}: no such job\n  {hint}")
 
 
 def _without_job(context: typer.Context, arguments: list[str] | None) -> list[str]:
     """Return the settings; the context keeps the job."""
-    context.meta[JOB], settings = _split_job(arguments or [])
+    group = context.parent.command if context.parent is not None else None
+    context.meta[JOB], settings = _split_job(arguments or [], getattr(group, "commands", ()))
     return settings
 
 

@@ -25,12 +25,12 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from .checks import COMMAND_LINE, check
 from .errors import ConfigError, SkytrainError, nearest
-from .group_files import GROUPS_MODULE, choices_with, with_left_out
+from .group_files import GROUPS_MODULE, choices_with, file_settings, with_left_out
 from .other_tools import OF_ANOTHER_GROUP, meant_file, meant_value, translated
 from .schema import Config, flatten
 from .secrets import check_settings
 from .trusted_code import check_brought
-from .typed import build, is_text, may_be_null, names_other_variant
+from .typed import build, is_list, is_number, is_text, may_be_null, meant_number, names_other_variant
 from .upgrades import RENAMED
 
 log = logging.getLogger(__name__)
@@ -275,8 +275,23 @@ def _read_files(lines: tuple[str, ...], folders: tuple[Path, ...]) -> tuple[Dict
         OmegaConf.update(tree, key, None)
     OmegaConf.set_struct(tree, False)
     assert isinstance(tree, DictConfig)
+    _check_groups(tree, origins)
     _leave_out(tree, origins, lines, of_choices)
     return tree, origins
+
+
+def _check_groups(tree: DictConfig, origins: Mapping[str, str]) -> None:
+    """Raise ConfigError for a file that chooses a recipe or a group as a command line does: `model: gpt2-124m`."""
+    for group in GROUPS:
+        key = group.replace("/", ".")
+        value = OmegaConf.select(tree, key)
+        if value is None or isinstance(value, DictConfig):
+            continue
+        line = f"- {value}" if group == "recipe" else f"- override /{group}: {value}"
+        hint = f"a file begins with `defaults:`, and below it `{line}`"
+        if group == "budget":
+            hint = f"write `budget:`, and below it `usd: {value}`"
+        raise ConfigError(key, f"{value!r} is not a group of settings", origin=origins.get(key), hint=hint)
 
 
 def _leave_out(tree: DictConfig, origins: dict[str, str], lines: tuple[str, ...], of_choices: set[str]) -> None:
@@ -349,8 +364,14 @@ def _bad_choice(loader: Any, choices: list[Override], error: Exception, folders:
         if word not in options:
             guess = meant_value(group, word) or nearest(word, options)
             hint = f"did you mean {group}={guess}?  " if guess else ""
-            if given := meant_file(group, word):
+            known = next((one for one in sorted(options) if _repository(group, one) == word), None)
+            if given := f"{group}={known}" if known else meant_file(group, word):
                 hint = f"did you mean {given}?  "
+            if group == "budget" and (usd := meant_number(word)):
+                hint = f"did you mean budget.usd={usd}?  "
+            other = next((path for folder in folders for path in (folder / group).glob(f"{word}.*")), None)
+            if other is not None:
+                hint = f"the file {group}/{other.name} must be named {word}.yaml  "
             if group == "store" and ("/" in word or "." in word):
                 hint = f"did you mean store.root={word}?  "
             if (group, word) == ("cloud", "aws"):
@@ -374,7 +395,17 @@ def _bad_choice(loader: Any, choices: list[Override], error: Exception, folders:
         return SkytrainError(
             f"{named}.yaml is not a mapping of settings\n  its lines are `group:`, and below it `  setting: value`"
         )
-    return SkytrainError(f"the configuration cannot be composed: {problem}")
+    return SkytrainError(
+        f"the configuration cannot be composed: {problem}\n  a file chooses by lines below `defaults:`, such as "
+        "`- override /model: llama-tiny`; a recipe begins with another one by `- gpt2-124m-pile`"
+    )
+
+
+def _repository(group: str, choice: str) -> str | None:
+    """Return the data set of the hub that a built-in choice reads."""
+    file = f"{group}/{choice}.yaml"
+    built_in = group == "data" and files(GROUPS_MODULE).joinpath(file).is_file()
+    return file_settings(file).get("data.source.repo") if built_in else None
 
 
 def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> None:
@@ -449,10 +480,12 @@ def _similar(key: str, leaves: Sequence[str], groups: Sequence[str]) -> str | No
 
 
 def setting_named(name: str) -> str | None:
-    """Return the setting with this name in full, or the only one with it in some group."""
+    """Return the setting with this name in full, or the only one with it in some group; of a dotted name, a similar one."""
     leaves = list(flatten(compose([]).values))
     same = [leaf for leaf in leaves if leaf.rpartition(".")[2] == name and leaf.count(".") < 2]
     known = name if name in leaves else OF_ANOTHER_GROUP.get(name)
+    if known is None and "." in name:
+        return _similar(name, leaves, GROUPS)
     return known or (same[0] if len(same) == 1 else None)
 
 
@@ -643,13 +676,16 @@ def parse_overrides(overrides: Sequence[str]) -> list[Override]:
 
 
 def _several(override: Override) -> str:
-    """Return what somebody meant who typed several values: rates and choices are compared, a text may have a comma."""
+    """Return what somebody meant who typed several values: rates are compared, a text or a number may have commas."""
     key, _, typed = str(override.input_line).partition("=")
-    if re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", typed):
-        return f"did you mean {key}={typed.replace(',', '')}? to compare values: skytrain tune"
     values = override.value()
     words = values.list if isinstance(values, ChoiceSweep) else []
-    if "." not in key or not any(isinstance(word, str) for word in words):
+    if key in GROUPS:
+        compared = "" if key in ("cloud", "store", "budget", "serve") else "; skytrain bench loss compares several"
+        return f"choose one of them: {key}={words[0] if words else 'NAME'}{compared}"
+    if is_number(Config, key) and (number := meant_number(typed)):
+        return f"did you mean {key}={number}?"
+    if not any(isinstance(word, str) for word in words) and not (is_text(Config, key) or is_list(Config, key)):
         return "to compare values: skytrain tune"
     return f"a text with a comma is quoted: \"{key}='{typed}'\"; a list is in brackets: '{key}=[{typed}]'"
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from .composition import FREE_KEYS, GROUPS, compose
 from .errors import ConfigError, nearest
 from .group_files import GROUPS_MODULE, file_settings
+from .other_tools import translated
 from .plugins import load_class
 from .schema import Config, Declared, flatten, tag_of
 from .schema.kinds import OneOf, Range, Unit
@@ -77,7 +78,8 @@ def explain(key: str) -> list[Explained] | list[Section]:
         return _arguments(holder) or [holder]
     same_name = [name for name in _settings() if name.rpartition(".")[2] == key.rpartition(".")[2]]
     guess = same_name[0] if same_name else nearest(key, [*_settings(), *(one.key for one in all_sections())])
-    hint = f"did you mean {guess}?" if guess else "`skytrain config show` lists every setting"
+    similar = f"did you mean {guess}?" if guess else "`skytrain config show` lists every setting"
+    hint = translated(key) or similar
     raise ConfigError(key, "no such setting", hint=hint)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 BATCH = "trainer.batch_tokens=N (tokens of a step) and trainer.micro_batch=N (sequences of a GPU at a time)"
-DEVICES = "--processes N (GPUs of a node) and --nodes N; cloud targets take them from the plan"
+DEVICES = (
+    "--processes N (GPUs of a node) and --nodes N of skytrain train; --instance TYPE and --nodes N of plan and launch"
+)
 PRECISION = "trainer.precision=bf16-mixed"
 STRATEGY = "parallel=ddp, fsdp, hsdp, tp, pp, deepspeed-zero3 (docs/parallelism.md)"
 LENGTH = "trainer.sequence_length=N"
@@ -21,6 +24,11 @@ VALIDATE = "trainer.validate_every=N"
 SAVE = "trainer.checkpoint_every=10m (or a number of steps)"
 RESUME = "nothing: the same command resumes; run=NAME names a run"
 PLACE = "store.root=FOLDER and run=NAME"
+NAME = "run=NAME"
+MEETING = "nothing: skytrain starts the processes, and hosts meet through the store (docs/multi-node.md)"
+ENDS = "nothing: machines end when the run does, at the latest at the plan's kill time"
+OWN_FILE = "recipe=mine, for a file recipe/mine.yaml (docs/extending.md)"
+ROLE = "nothing: each launch makes the role of its machines"
 LOGGERS = "trainer.loggers=[tensorboard,wandb]"
 
 HERE = {
@@ -59,6 +67,7 @@ HERE = {
     # machines
     "strategy": STRATEGY,
     "fsdp": "parallel=fsdp",
+    "use_fsdp": "parallel=fsdp",
     "fsdp_config": "parallel=fsdp, and the settings of the group parallel",
     "deepspeed": "parallel=deepspeed-zero3",
     "deepspeed_config": "parallel=deepspeed-zero1, -zero2 or -zero3",
@@ -67,7 +76,17 @@ HERE = {
     "gpus": DEVICES,
     "num_gpus": DEVICES,
     "nproc_per_node": DEVICES,
+    "num_processes": DEVICES,
+    "num_machines": DEVICES,
+    "instance_count": DEVICES,
+    "multi_gpu": DEVICES,
+    "ntasks_per_node": DEVICES,
     "nnodes": DEVICES,
+    "master_addr": MEETING,
+    "main_process_ip": MEETING,
+    "rdzv_endpoint": MEETING,
+    "rdzv_backend": MEETING,
+    "standalone": MEETING,
     "num_nodes": DEVICES,
     "accelerator": "trainer.device=cuda (or cpu)",
     "backend": "nothing: NCCL on GPUs, gloo on CPUs",
@@ -82,10 +101,31 @@ HERE = {
     "accelerators": INSTANCE,
     "instance": INSTANCE,
     "instance_type": INSTANCE,
+    "use_spot_instances": "--market spot, of skytrain plan and launch",
     "use_spot": "--market spot, of skytrain plan and launch",
     "aws_region": "--region NAME, of skytrain plan; cloud.region elsewhere",
     "spot": "--market spot, of skytrain plan and launch",
     "market": "--market spot, of skytrain plan and launch",
+    "max_cost": "budget.usd=DOLLARS",
+    "max_run": "budget.usd=DOLLARS: the plan's kill time follows from it",
+    "down": ENDS,
+    "autostop": ENDS,
+    "idle_minutes_to_autostop": ENDS,
+    "detach": "--no-follow: machines need no terminal",
+    "detach_run": "--no-follow: machines need no terminal",
+    "dry_run": "--dry-run, of launch, prepare, tune, serve, stop and gc; plan rents nothing",
+    "role": ROLE,
+    "role_arn": ROLE,
+    "image_uri": "cloud.sagemaker.image=IMAGE, by digest; cloud.eks.image on EKS",
+    "entry_point": "nothing: the program is skytrain train",
+    "partition": "cloud.slurm.partition=NAME",
+    "qos": "cloud.slurm.qos=NAME",
+    "account": "cloud.slurm.account=NAME on Slurm; cloud.account is the id of an AWS account",
+    "time": "cloud.slurm.time=24h on Slurm",
+    "gres": "cloud.slurm.gpus=N",
+    "constraint": "'cloud.slurm.options={constraint: NAME}'",
+    "mem": "'cloud.slurm.options={mem: 100G}'",
+    "exclusive": "nothing: each job has whole nodes, without cloud.slurm.gpus",
     # optimizer and schedule
     "learning_rate": "optimizer.lr=RATE",
     "betas": "optimizer.beta1=B and optimizer.beta2=B",
@@ -127,6 +167,7 @@ HERE = {
     "tf32": "nothing: trainer.precision decides",
     "dtype": PRECISION,
     "precision": PRECISION,
+    "mixed_precision": PRECISION,
     "gradient_checkpointing": RECOMPUTE,
     "activation_checkpoint.mode": RECOMPUTE,
     # what is measured, saved and logged
@@ -159,7 +200,13 @@ HERE = {
     "output_dir": PLACE,
     "out_dir": PLACE,
     "default_root_dir": PLACE,
-    "run_name": "run=NAME",
+    "run_name": NAME,
+    "job_name": NAME,
+    "name": NAME,
+    "experiment_name": NAME,
+    "config": OWN_FILE,
+    "config_file": OWN_FILE,
+    "enable_profiling": "trainer.profile=true",
     "report_to": LOGGERS,
     "logger": LOGGERS,
     "wandb_log": LOGGERS,
@@ -168,6 +215,9 @@ HERE = {
     # data
     "dataset": "data=NAME",
     "datasets": "data=NAME",
+    "dataset_name": "data=NAME",
+    "train_file": "data=text, jsonl or parquet, with data.source.paths='FILES'",
+    "paths": "data=text, jsonl or parquet, with data.source.paths='FILES'",
     "data.path": "data=text, jsonl or parquet, with data.source.paths='FILES'",
     "tokenizer.path": "tokenizer=hf with tokenizer.name=FOLDER",
     "store.path": "store.root=FOLDER, or s3://bucket/prefix",
@@ -215,7 +265,9 @@ def meant_value(key: str, word: str) -> str | None:
 def meant_file(group: str, word: str) -> str | None:
     """Return the settings that were probably meant where a file or a folder is given as the choice of a group."""
     path = Path(word)
-    if group == "data" and ("/" in word or path.suffix):
+    if group == "data" and re.fullmatch(r"[\w-]+/[\w-]+", word) and not path.exists():
+        return f"data=fineweb data.name={path.name} data.source.repo={word} data.source.files='*.parquet', for a data set of the hub"
+    if group == "data" and ("/" in word or path.suffix or path.is_dir()):
         kind = {".jsonl": "jsonl", ".json": "jsonl", ".parquet": "parquet", ".csv": "csv"}.get(path.suffix, "text")
         return f"data={kind} data.source.paths='{word if path.suffix else f'{word}/*'}'"
     if group == "model" and "/" in word:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -76,6 +77,9 @@ class _Builder:
         return schema(**{name: self.any(hint, value[name], _join(key, name)) for name, hint in hints.items()})
 
     def unknown(self, key: str, name: str, known: Mapping[str, Any]) -> ConfigError:
+        if "." in name:
+            first, _, rest = name.partition(".")
+            return self.fail(key, "no such setting", f"in a file it is `{first}:`, and below it `{rest}: VALUE`")
         guess = nearest(name, known)
         meant = OF_ANOTHER_GROUP.get(name) or (guess and _join(key.rpartition(".")[0], guess))
         similar = f"did you mean {meant}?" if meant else f"known here: {', '.join(known)}"
@@ -184,9 +188,22 @@ def _meant_scalar(schema: type, value: Any) -> str | None:
     if schema not in (int, float) or isinstance(value, bool) or not isinstance(value, (str, float)):
         return None
     try:
-        return str(parse_count(value.strip().lstrip("$").upper() if isinstance(value, str) else value))
+        return str(parse_count(value)) if isinstance(value, float) else meant_number(value)
     except ValueError:
         return None
+
+
+def meant_number(text: str) -> str | None:
+    """Return the number in a sum of money or a count: 150 of $150, 150$ and 150 USD, 1000 of 1,000 and 1k."""
+    plain = re.sub(r"\$|usd|dollars?", "", text.lower()).strip()
+    if re.fullmatch(r"\d{1,3}(,\d{3})+(\.\d+)?", plain):
+        plain = plain.replace(",", "")
+    elif re.fullmatch(r"\d+,\d{1,2}", plain):
+        plain = plain.replace(",", ".")
+    try:
+        return str(parse_count(plain))
+    except ValueError:
+        return plain if re.fullmatch(r"\d+\.\d+", plain) else None
 
 
 def is_text(schema: Any, key: str) -> bool:
@@ -209,6 +226,33 @@ def _takes_text(schema: Any) -> bool:
     if origin in (typing.Union, types.UnionType, list, dict, Annotated):
         return any(_takes_text(each) for each in get_args(schema)[: 1 if origin is Annotated else None])
     return schema in (str, Any)
+
+
+def is_list(schema: Any, key: str) -> bool:
+    """Return whether the setting with this dotted key may be a list."""
+    return list in _kinds(schema, key)
+
+
+def is_number(schema: Any, key: str) -> bool:
+    """Return whether the setting with this dotted key is a number or null."""
+    kinds = _kinds(schema, key)
+    return bool(kinds & {int, float}) and not kinds & {list, str}
+
+
+def _kinds(schema: Any, key: str) -> set[Any]:
+    """Return the plain types that the setting with this dotted key may have: `float` of a share of one."""
+    kinds = set[Any]()
+    types_of_key = list(_types_of(schema, key))
+    while types_of_key:
+        each = types_of_key.pop()
+        origin = get_origin(each)
+        if origin is Annotated:
+            types_of_key.append(get_args(each)[0])
+        elif origin in (typing.Union, types.UnionType):
+            types_of_key += get_args(each)
+        else:
+            kinds.add(origin or each)
+    return kinds
 
 
 def may_be_null(schema: Any, key: str) -> bool:
