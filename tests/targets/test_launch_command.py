@@ -284,6 +284,20 @@ def test_a_plan_that_was_changed_by_hand_is_refused(typed: Typed, capsys: pytest
     assert "was changed after it was made" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("job", ["serve", "tune", "prepare", "finish"])
+def test_a_plan_of_another_job_gives_a_run_neither_its_rights_nor_its_time(
+    typed: Typed, ground: Ground, capsys: pytest.CaptureFixture[str], job: Any
+) -> None:
+    """Machines of an endpoint or a sweep have a kill time of their own, which the run's budget does not cut."""
+    code = PlannedCode("0", source_hash())
+    made = plan(offer("g5.xlarge", 1, kill_after_seconds=30 * 86400.0))
+    write_plan(replace(made, code=code, words=WORDS, config=compose(WORDS).values, job=job), typed.folder / "plan.json")
+    for target in ("ec2", "slurm", "sagemaker"):
+        assert typed("train", "--plan", "plan.json", f"cloud={target}", "budget.usd=1", "--yes", "--no-follow") == 2
+        assert f"plan.json is a plan for launch {job}" in capsys.readouterr().err
+    assert groups(ground) == []
+
+
 def test_a_plan_of_somebody_else_names_no_code_that_the_person_has_not_typed(
     typed: Typed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -300,6 +314,9 @@ def test_a_plan_of_somebody_else_names_no_code_that_the_person_has_not_typed(
         "cloud.packages=7attack": "cloud.packages=[7attack]",  # which is no number with a unit
         "cloud.packages=12": "cloud.packages=[12]",
         "store.root=s3://theirs/x": "store.root=s3://theirs/x",
+        "budget.usd_per_hour=0.001": "budget.usd_per_hour=0.001",  # a budget would never be spent
+        "cloud.machine_roles.boundary=None": "cloud.machine_roles.boundary=null",
+        "cloud.kms_key=None": "cloud.kms_key=null",
     }
     for name, word in hostile.items():
         words = [*WORDS, word]

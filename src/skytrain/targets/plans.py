@@ -251,6 +251,17 @@ def plan_words(file: Path | None, folders: Sequence[Path], typed: Sequence[str])
     return words
 
 
+def training_plan(file: Path) -> Plan:
+    """Return the plan of a file. Raises SkytrainError for that of another job, which has other rights and no budget of a run."""
+    plan = read_plan(file)
+    if plan.job != "train":
+        raise SkytrainError(
+            f"{file} is a plan for launch {plan.job}, which makes its plan itself\n"
+            "  leave out --plan there; for a run: skytrain plan recipe=NAME"
+        )
+    return plan
+
+
 def planned_job(request: LaunchRequest, priced: str = EC2.name) -> tuple[Composed, Plan]:
     """Return the configuration and the plan: the file's, or a new one with prices of `priced`.
 
@@ -267,7 +278,7 @@ def planned_job(request: LaunchRequest, priced: str = EC2.name) -> tuple[Compose
         raise SkytrainError(
             "--instance, --nodes and --market choose machines for a new plan\n  leave them out with --plan"
         )
-    given = read_plan(file) if file is not None else None
+    given = training_plan(file) if file is not None else None
     overrides = [*plan_words(file, request.folders, request.overrides), *request.overrides]
     composed, open_mesh = compose_plan(overrides, request.folders, None, recipe_weights=request.recipe_weights)
     if given is not None and not request.replan:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...config import Composed, Config, SkytrainError, format_seconds
-from ...planning import JobKind, read_plan
+from ...planning import JobKind
 from ...runs import Reporter
 from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, RunJobs, SchedulerJob
-from ..plans import plan_words
+from ..plans import plan_words, training_plan
 from ..stopping import PlannedStop, stop_with_jobs
 from .array import array_tasks, prepare_sweep_array, stop_tasks, submit_array
 from .jobs import (
@@ -141,7 +141,7 @@ def _compose(request: LaunchRequest) -> Composed:
     """Return the configuration: a plan gives its settings, mesh, nodes and processes."""
     overrides = list(request.overrides)
     if request.plan is not None:
-        plan = read_plan(request.plan)
+        plan = training_plan(request.plan)
         choice = plan.choice
         size = [f"cloud.slurm.nodes={choice.nodes}", f"cloud.slurm.processes={choice.gpus_per_node}"]
         clouds = [word for word in overrides if word.startswith("cloud=")]  # before the settings under it
