@@ -508,6 +508,23 @@ def test_an_eks_cluster_is_reached_at_its_endpoint_with_such_a_token(
         open_cluster(eks, lambda: stubbed.session)
 
 
+def test_a_plan_of_somebody_else_does_not_say_that_its_machines_cost_nothing(
+    typed: TypedEks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The price decides when a budget is spent: in the pods, and for the time after which Kubernetes ends them."""
+    cheap = plan(offer("g6.12xlarge", 2, "on-demand", usd_per_hour_each=[0.001, 0.001]))
+    made = replace(cheap, usd_per_hour=0.001, code=PlannedCode("0", source_hash()), words=WORDS)
+    write_plan(replace(made, config=compose(WORDS).values), typed.folder / "plan.json")
+    assert typed.launch("budget.usd=0.3", "--yes", "--no-follow") == 2
+    assert "they would hardly boot" in capsys.readouterr().err and typed.cluster.all("jobs") == []
+    assert typed.launch("budget.usd=5", "--yes", "--no-follow") == 0
+    assert "budget.usd_per_hour=4.6016" in str(typed.cluster.all("jobs"))
+    words = [*WORDS, "cloud.eks.usd_per_hour=0.001"]
+    write_plan(replace(made, words=words, config=compose(WORDS).values), typed.folder / "plan.json")
+    assert typed.launch("--yes", "--no-follow") == 2
+    assert "--trust cloud.eks.usd_per_hour=0.001" in capsys.readouterr().err
+
+
 def test_restarts_of_pods_are_counted_by_kubernetes_and_end_with_what_is_left_of_the_budget(
     typed: TypedEks, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -129,6 +129,12 @@ def test_a_plan_whose_price_on_demand_is_below_the_catalogues_is_refused(ground:
         quoted(plan(edited), ground.session, ["us-east-2a"], datetime.now(UTC))
 
 
+def test_a_plan_of_a_machine_that_has_no_known_price_is_refused(ground: Ground) -> None:
+    unknown = replace(offer("g5.xlarge", 1, "on-demand", usd_per_hour_each=[0.01, 0.01]), instance_type="t3.micro")
+    with pytest.raises(SkytrainError, match=r"no price is known for t3.micro \(on-demand\) in us-east-2"):
+        quoted(plan(unknown), ground.session, ["us-east-2a"], datetime.now(UTC))
+
+
 def test_a_role_that_may_not_create_groups_is_told_the_policy_and_nothing_stays(
     ground: Ground, stubbed: StubbedSession, answer: Answer, s3_root: str, monkeypatch: pytest.MonkeyPatch  # noqa: F811
 ) -> None:  # fmt: skip

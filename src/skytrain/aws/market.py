@@ -69,9 +69,7 @@ def _zone_prices(offer: PlannedOffer, session: AwsSession, zones: list[str], now
     if offer.market == "spot":
         prices = spot_prices(session, offer.instance_type, sold, now)
     else:
-        # A plan may be older than a price of the catalogue, or somebody else's.
-        known = load_catalog().price(offer.instance_type, offer.region, "on-demand")
-        least = known.usd_per_hour_min if known is not None else 0.0
+        least = load_catalog().least_usd_per_hour(offer.instance_type, offer.region, "on-demand")
         prices = dict.fromkeys(sold, max(least, *offer.usd_per_hour_each))
     return [
         ZonePrice(zone, usd, timestamp(now))

@@ -24,6 +24,8 @@ WRITTEN = (
     *("store.root", "store.kms_key", "loader.cache_dir", "parallel.offload_folder"),
     *("wandb.entity", "metrics.prometheus_address"),
 )
+# By which the dollars of a budget are counted: with a low one, machines would run long after a budget is spent.
+PRICES = ("budget.usd_per_hour", "tune.usd_per_hour", "cloud.eks.usd_per_hour", "cloud.sagemaker.usd_per_hour")
 DEFAULT_REVISION = "main"  # of a repository whose revision nobody names
 # Groups that say where a job runs, from which image, with which packages and whose rights. What their settings of text hold
 # counts as code, whatever it looks like: a package may be called 7z, and a text may be typed as a number.
@@ -84,11 +86,13 @@ def check_brought(
     Settings under a key of `own`, which the person has typed, are the person's own: their words come last. A mapping that
     is typed leaves what else the file has put there, so that entries count one by one. What a group of settings names
     (data=..., recipe=...) is not judged: groups are read from the package and from the person's own folders.
-    An interpolation counts as code: it can bring in any other setting, or a variable of this process.
+    An interpolation counts as code: it can bring in any other setting, or a variable of this process. So does nothing in
+    place of a text that says where a job runs: it can take away the limit of a role, or a key.
     """
     theirs = {key: value for key, value in flatten(brought).items() if not _is_under(key, own)}
     named = [(key, value) for key, value in named_code(values) if _is_under(key, theirs)]
-    named += [(key, str(_at(values, key))) for key in WRITTEN if _is_under(key, theirs)]
+    named += [(key, str(_at(values, key))) for key in (*WRITTEN, *PRICES) if _is_under(key, theirs)]
+    named += [(key, str(value)) for key, value in theirs.items() if value in (None, "") and _is_code(key, value)]
     named += [(key, text) for key, value in theirs.items() for text in _texts(value) if "${" in text]
     check_named(dict.fromkeys(named), where, writer)
 

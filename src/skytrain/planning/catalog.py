@@ -165,6 +165,18 @@ class Catalog:
         """Return the price, or None (never 0) if the type is not sold in that region and market."""
         return self._by_key.get((type, region, market))
 
+    def least_usd_per_hour(self, type: str, region: str, market: Market) -> float:
+        """Return the lowest price of the region's zones: a plan may be older, or of somebody who wrote another price into it.
+
+        Raises SkytrainError if the type is not sold there.
+        """
+        price = self.price(type, region, market)
+        if price is None:
+            raise SkytrainError(
+                f"no price is known for {type} ({market}) in {region}\n  plan again, or fetch prices: skytrain catalog refresh"
+            )
+        return price.usd_per_hour_min
+
     def sagemaker_price(self, type: str, region: str, market: Market) -> Price | None:
         """Return SageMaker's price of training on ml.<type>, or None if it is not known.
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from ...aws import AwsSession, find_secret, is_preview, preview_container
 from ...config import EXIT_CODES, Composed, Config, EksConfig, SkytrainError, plugin_targets
 from ...models import check_mesh
-from ...planning import Plan, timestamp
+from ...planning import Plan, load_catalog, timestamp
 from ...runs import (
     LaunchedGroup,
     LaunchId,
@@ -275,8 +275,10 @@ def _job(request: EksRequest, run: str, number: str, owner: str) -> tuple[EksJob
         raise SkytrainError("cloud.project is not set\n  skytrain cloud init sets it")
     usd = eks.usd_per_hour
     if plan is not None:
-        usd = usd or plan.usd_per_hour
-        size = offer_size(plan.choice)
+        offer = plan.choice
+        least = load_catalog().least_usd_per_hour(offer.instance_type, offer.region, offer.market)
+        usd = usd or max(least, plan.usd_per_hour)
+        size = offer_size(offer)
         seconds = plan.choice.kill_after_seconds
         processes = max(1, plan.choice.gpus_per_node)
     else:
