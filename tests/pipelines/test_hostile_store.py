@@ -93,6 +93,11 @@ VALUES: tuple[Any, ...] = (
     "x" * 10_000,
     [[]],
     {"target": "a.B"},
+    1e308,  # finite, and the sum of two is not
+    2**63 - 1,
+    "9999-12-31T23:59:59-23:59",  # a time that no other zone has
+    "0001-01-01T00:00:00+23:59",
+    "\ud800",  # half of a character, which cannot be written
 )
 GROUP = LaunchedGroup("g", "z", "t", "spot", 1, 1.0, "2026-01-01T00:00:00+00:00", False)
 LAUNCH = LaunchRecord(
