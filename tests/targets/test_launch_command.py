@@ -309,7 +309,7 @@ def test_a_plan_of_somebody_else_names_no_code_that_the_person_has_not_typed(
         "data.source.target=attack.Source": "data.source.target=attack.Source",
         "trainer.loggers=attack.Logger": "trainer.loggers=[attack.Logger]",
         "'trainer.callbacks.target=${wandb.project}'": "trainer.callbacks=[{target: '${wandb.project}'}]",
-        "'wandb=${oc.env:HOME}'": "wandb={project: '${oc.env:HOME}'}",
+        "'wandb.project=${oc.env:HOME}'": "wandb={project: '${oc.env:HOME}'}",
         "cloud.packages=attack": "cloud.packages=[attack]",
         "cloud.packages=7attack": "cloud.packages=[7attack]",  # which is no number with a unit
         "cloud.packages=12": "cloud.packages=[12]",
