@@ -64,6 +64,8 @@ def test_a_code_that_only_the_message_names_is_understood(stubbed: StubbedSessio
     [
         ("The specified instance type is not eligible for Free Tier. For a list of Free Tier instance types, run", 3, "to the paid plan"),
         ("You have requested more vCPU capacity than your current vCPU limit of 0 allows for the instance bucket", 4, "L-3819A6DF|L-DB2E81BA|the quota"),
+        ("Client.InternalError: Client error on launch", 3, "the key of the disks"),
+        ("The provided credentials do not have permission to create the service-linked role for EC2 Spot Instances.", 3, "spot.amazonaws.com"),
         ("We currently do not have sufficient p4d.24xlarge capacity in the Availability Zone you requested", 5, "another zone"),
     ],
 )  # fmt: skip

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from moto.ec2.models import ec2_backends
+from moto.ec2.models.instances import StateReason
 
 import skytrain
 from skytrain.aws import AwsSession, Call, CloudError, open_session, remove_all
@@ -58,7 +60,7 @@ from skytrain.targets.account import machines_of
 from skytrain.targets.bundle import BundleContents, bundle_of, make_bundle
 from skytrain.targets.ec2 import launch as launching, machines as rented, requests
 from skytrain.targets.ec2.boot import ENDS
-from skytrain.targets.ec2.history import started_machines
+from skytrain.targets.ec2.history import started_machines, why_ended
 from skytrain.targets.ec2.launch import (
     PreparedLaunch,
     prepare_launch,
@@ -698,6 +700,22 @@ def test_a_group_that_aws_starts_no_machine_for_says_why_and_what_to_do(
     assert "There is no Spot capacity" in spot and "another zone of us-east-2" in spot
     assert str(told("Something new.")).endswith("Something new.")
     assert told("", status="InProgress") is None
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_machine_that_ec2_ends_before_it_boots_has_ec2s_reason_and_what_to_do(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, scaling: ScalingStandIn
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    record = start_launch(ready, {}, Silent())
+    [machine] = scaling.waits
+    ground.session.client("ec2").terminate_instances(InstanceIds=[machine])
+    assert "neither the store nor a console says why" in str(why_ended(ground.session, ready.store, record))
+    ended = ec2_backends["123456789012"]["us-east-2"].get_instance(machine)
+    ended.state_reason = StateReason("Client.InternalError: Client error on launch", "Client.InternalError")
+    said = str(why_ended(ground.session, ready.store, record))
+    assert "of their launch: Client.InternalError: Client error on launch" in said and "key of the disks" in said
+    assert "\n" not in said
 
 
 @pytest.mark.usefixtures("without_packages")

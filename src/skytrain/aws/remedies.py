@@ -168,6 +168,15 @@ IN_WORDS = {
         DOCS + "awsaccountbilling/latest/aboutv2/free-tier-plans.html",
     ),
     "requested more vCPU capacity": REMEDIES["VcpuLimitExceeded"],
+    r"Client\.InternalError|InvalidKMSKey": Remedy(
+        "preflight",
+        "EC2 could not use the key of the disks (cloud.kms_key): it must be enabled, and its policy must let AWS's roles for Auto Scaling and "
+        "spot machines use it, as infra/terraform/base writes it",
+        DOCS + "autoscaling/ec2/userguide/key-policy-requirements-EBS-encryption.html",
+    ),
+    "permission to create the service-linked role": Remedy(
+        "preflight", "create it once: aws iam create-service-linked-role --aws-service-name spot.amazonaws.com"
+    ),
     r"do not have sufficient \S+ capacity": _NO_CAPACITY,
 }  # fmt: skip
 

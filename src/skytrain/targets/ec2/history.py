@@ -79,9 +79,11 @@ def why_ended(session: AwsSession, store: Store, record: LaunchRecord, *, consol
     """
     started = {machine.instance: machine.at for machine in started_machines(session, record)}
     lives: dict[str, float | None] = {}
+    said_by_ec2: dict[str, str] = {}
     for one in described(session, [group.name for group in record.groups]):
         if one["InstanceId"] in started and one["State"]["Name"] in DEAD:
             end = ended_at(one)
+            said_by_ec2[one["InstanceId"]] = _by_ec2(one, record.region)
             lives[one["InstanceId"]] = (end - one["LaunchTime"]).total_seconds() if end else None
     if not lives:
         return None
@@ -92,7 +94,20 @@ def why_ended(session: AwsSession, store: Store, record: LaunchRecord, *, consol
     newest = sorted(lives, key=lambda name: started[name], reverse=True)
     if not causes and console:
         causes = [cause for name in newest[:CONSOLES] if (cause := _on_console(session, name))]
+    causes = causes or [said for name in newest if (said := said_by_ec2[name])]
     return f"{ended}: {causes[0] if causes else 'neither the store nor a console says why'}"
+
+
+def _by_ec2(instance: Mapping[str, Any], region: str) -> str:
+    """Return why EC2 ended a machine; nothing if somebody, or the machine itself, asked for it.
+
+    One whose disks cannot be encrypted never boots, so that nothing else can say it.
+    """
+    reason = instance.get("StateReason", {})
+    if str(reason.get("Code", "")).endswith("InitiatedShutdown"):
+        return ""
+    said = str(reason.get("Message", ""))
+    return "; ".join(filter(None, (said, fix_of_words(said, region))))
 
 
 def _reported(store: Store, record: LaunchRecord, machines: Sequence[str]) -> list[str]:
