@@ -353,6 +353,9 @@ def test_leave_to_change_settings_is_no_leave_to_change_what_the_weights_mean(ro
     before = (root / "runs/whole/run.json").read_bytes()
     with pytest.raises(AnotherModel, match="another model: width is 32 there, 64 here"):
         train(tiny_config(root, "run=whole", "model.width=64", *SHORT), Silent(), allow_changes=True)
+    with pytest.raises(SkytrainError, match="with another model or tokenizer") as refused:
+        train(tiny_config(root, "run=whole", "model.width=64", *SHORT), Silent())
+    assert "--allow-changes" not in str(refused.value)
     assert (root / "runs/whole/run.json").read_bytes() == before
 
 

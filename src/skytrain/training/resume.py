@@ -21,7 +21,7 @@ from ..checkpoints import (
     open_weights,
     read_manifest,
 )
-from ..config import EXIT_CODES, Config, SkytrainError, has_layers
+from ..config import EXIT_CODES, WEIGHTS, Config, SkytrainError, has_layers, select
 from ..models import build_model, is_pretrained, place_of
 from ..runs import (
     Start,
@@ -128,10 +128,16 @@ def find_changes(context: RunContext, data: Mapping[str, str]) -> list[str]:
         return ["no step of this run was trained: it starts anew with these settings"]
     if changes and not context.request.allow_changes:
         lines = "\n".join(f"  {line}" for line in changes)
+        then, here = (select(Config, config, {WEIGHTS}) for config in (record.config, now))
+        other = then != here or any(line.startswith("tokenizer.") for line in changes)
+        allow = (
+            "with another model or tokenizer its checkpoints cannot be read"
+            if other
+            else "--allow-changes resumes this run all the same"
+        )
         raise SkytrainError(
             f"run {name!r} was started with other settings:\n{lines}\n"
-            "  choose another name with run=NAME, or leave out `run` to get a new one; "
-            "--allow-changes resumes this run all the same"
+            f"  choose another name with run=NAME, or leave out `run` to get a new one; {allow}"
         )
     changed = [*changes, *other_changes(record.config, now)]
     return [f"changed since the run started: {line}" for line in changed]
