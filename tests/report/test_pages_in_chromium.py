@@ -67,6 +67,28 @@ def test_every_panel_is_drawn_without_a_complaint(tab, page, width, dark):
     assert tab.value("document.querySelectorAll('#timeline .bar i').length") >= 2
 
 
+def brightness(colour: str) -> float:
+    """Relative luminance of #rrggbb, as WCAG defines it."""
+    channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [one / 12.92 if one <= 0.03928 else ((one + 0.055) / 1.055) ** 2.4 for one in channels]
+    return sum(weight * one for weight, one in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize(("dark", "paper"), [(False, "#ffffff"), (True, "#111827")])
+def test_every_word_in_a_plot_can_be_read(tab, page, dark, paper):
+    tab.open(page, width=1400, dark=dark)
+    tab.until("document.documentElement.dataset.drawn")
+    tab.value(
+        "(() => { const pen = CanvasRenderingContext2D.prototype, write = pen.fillText; window.inks = new Set();"
+        "pen.fillText = function (...words) { inks.add(this.fillStyle); return write.apply(this, words); };"
+        "document.getElementById('log').click(); })()"
+    )
+    tab.until("window.inks.size", 30)
+    for ink in tab.value("[...inks]"):
+        low, high = sorted((brightness(ink), brightness(paper)))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, f"{ink} on {paper}"
+
+
 @pytest.mark.parametrize("width", [1400, 390])
 def test_the_page_of_a_corpus_has_its_examples_side_by_side(tab, tmp_path, width):
     words = [f"word{n}" for n in range(60)]

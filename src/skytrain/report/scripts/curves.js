@@ -153,8 +153,8 @@ function draw(panel, {range, width, style}) {
     pen.fillText("chance " + short(chance), right - 4, Y(chance) - 4);
   }
   const labels = [];
-  for (const {run, number, curve} of shown) drawCurve(pen, {run, number, curve, X, Y, bottom, labels});
-  if (metric === "cost/usd" && view.from === null) for (const each of shown) drawMoney(pen, each, X, Y, right);
+  for (const {run, number, curve} of shown) drawCurve(pen, {run, number, curve, X, Y, bottom, labels, ink});
+  if (metric === "cost/usd" && view.from === null) for (const each of shown) drawMoney(pen, {...each, ink}, X, Y, right);
   pen.restore();
 }
 
@@ -181,7 +181,7 @@ function columns(xs, curve, X) {
   return thin;
 }
 
-function drawCurve(pen, {run, number, curve: whole, X, Y, bottom, labels}) {
+function drawCurve(pen, {run, number, curve: whole, X, Y, bottom, labels, ink}) {
   const {xs, ...curve} = columns(places(run, whole), whole, X);
   const above = value => !view.log || value > 0;
   pen.strokeStyle = pen.fillStyle = colour(number);
@@ -224,6 +224,7 @@ function drawCurve(pen, {run, number, curve: whole, X, Y, bottom, labels}) {
     if (!labels.some(one => Math.abs(one.y - label.y) < 12 && one.left < label.left + wide && label.left < one.left + one.wide)) {
       labels.push(label);
       pen.textAlign = before ? "right" : "left";
+      pen.fillStyle = ink;  // small letters in a curve's colour cannot be read in the dark
       pen.fillText(text, x + (before ? -9 : 9), label.y);
     }
   }
@@ -234,13 +235,14 @@ function drawCurve(pen, {run, number, curve: whole, X, Y, bottom, labels}) {
   }
 }
 
-function drawMoney(pen, {run, number, curve}, X, Y, right) {
+function drawMoney(pen, {run, number, curve, ink}, X, Y, right) {
   pen.strokeStyle = pen.fillStyle = colour(number);
   pen.lineWidth = 1;
   if (run.budget !== null) {
     pen.setLineDash([8, 4]);
     pen.beginPath(); pen.moveTo(MARGIN.left, Y(run.budget)); pen.lineTo(right, Y(run.budget)); pen.stroke();
-    pen.textAlign = "left"; pen.fillText("budget", MARGIN.left + 4, Y(run.budget) - 3);
+    pen.textAlign = "left"; pen.fillStyle = ink; pen.fillText("budget", MARGIN.left + 4, Y(run.budget) - 3);
+    pen.fillStyle = colour(number);
   }
   if (run.projected !== null && run.state !== "done") {
     const last = curve.x.length - 1;
