@@ -233,6 +233,7 @@ def test_who_watches_a_run_whose_pods_wait_needs_no_aws_account_and_learns_of_it
 
     monkeypatch.setattr(screen, "pause", pause)
     assert typed.launch("--yes", "--no-follow") == 0
+    capsys.readouterr()
     assert typed.verb("status", "--watch") == 0
     said = capsys.readouterr()
     assert "launched: no machine has started" in said.out and said.err.strip() == "gpt2-typed continues"
