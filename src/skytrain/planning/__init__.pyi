@@ -105,6 +105,7 @@ from .offers import (
     Seller as Seller,
     find_offers as find_offers,
 )
+from .one_machine import JobMaterial as JobMaterial
 from .plan_file import (
     CostForecast as CostForecast,
     JobKind as JobKind,
@@ -120,7 +121,6 @@ from .plan_file import (
 )
 from .plan_finish import finish_plan as finish_plan, finish_work as finish_work
 from .plan_making import (
-    JobMaterial as JobMaterial,
     PlanMaterial as PlanMaterial,
     choose as choose,
     costly_settings as costly_settings,

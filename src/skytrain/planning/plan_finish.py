@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from datetime import timedelta
+from dataclasses import dataclass
 
-from .. import __version__
-from ..config import Config, SkytrainError, format_bytes, source_hash
+from ..config import Config, SkytrainError, format_bytes
 from .catalog import MARKETS, InstanceType, Price
-from .costs import BOOT_SECONDS, GP3_GB, GP3_USD_PER_GB_MONTH, INTERRUPTIONS_PER_HOUR, s3_seconds, tokens_of_tasks
+from .costs import BOOT_SECONDS, GP3_GB, INTERRUPTIONS_PER_HOUR, s3_seconds, tokens_of_tasks
 from .flops import decoder_flops_per_token, decoder_size
-from .images import planned_image
 from .memory import checkpoint_bytes, planned_precision, usable_bytes
-from .plan_file import FORMAT, CostForecast, Plan, PlannedCode, PlannedData, PlannedOffer, QuotaNeed, timestamp
-from .plan_making import EXPIRES_HOURS, JobMaterial, bid_for
-from .plan_prepare import choose_machine
-from .price_list import HOURS_PER_MONTH
+from .one_machine import JobMaterial, MachineJob, choose_machine, disk_usd_per_hour, machine_offer, machine_plan
+from .plan_file import CostForecast, Plan, PlannedData, PlannedOffer
 from .workload import job_of
 
 WEIGHT_BYTES = 4  # checkpoints hold float32
@@ -92,25 +87,13 @@ def finish_plan(work: FinishWork, material: JobMaterial, families: tuple[str, ..
         "evaluating and exporting the model",
         "raise the budget, or score fewer items: evaluation.limit=1000",
     )
-    return Plan(
-        format=FORMAT,
-        made_at=timestamp(material.now),
-        expires_at=timestamp(material.now + timedelta(hours=EXPIRES_HOURS)),
+    job = MachineJob(
+        kind="finish",
         why=f"{chosen[0].instance_type} is the cheapest that has room for the model",
-        code=PlannedCode(__version__, source_hash()),
-        offers=chosen,
         data=PlannedData(work.folder, work.checkpoint_bytes),
-        store_root=str(material.values["store"]["root"]),
-        checkpoint_every=None,
-        budget_usd=request.budget_usd,
-        usd_per_hour=max(chosen[0].usd_per_hour_each),
-        request=asdict(request),
         assumptions=ASSUMPTIONS,
-        config=dict(material.values),
-        words=list(material.overrides),
-        job="finish",
-        image=planned_image(chosen),
     )
+    return machine_plan(job, chosen, material)
 
 
 def _has_room(work: FinishWork, instance: InstanceType) -> bool:
@@ -118,7 +101,6 @@ def _has_room(work: FinishWork, instance: InstanceType) -> bool:
 
 
 def _offer(work: FinishWork, instance: InstanceType, price: Price, material: JobMaterial) -> PlannedOffer:
-    bid = bid_for(price, instance.type, material.catalog)
     boot = sum(BOOT_SECONDS) / 2
     scoring = work.scoring_flops / (SCORING_PEAK * (instance.device.peak_flops or UNKNOWN_PEAK))
     moved = work.checkpoint_bytes + 2 * work.weight_bytes  # twice read, by the evaluation and the export; once written
@@ -127,7 +109,7 @@ def _offer(work: FinishWork, instance: InstanceType, price: Price, material: Job
     slow = (max(BOOT_SECONDS) + FINISH_P90_FACTOR * seconds) / 3600
     interruptions = INTERRUPTIONS_PER_HOUR * hours if price.market == "spot" else 0.0
     disk_gb = GP3_GB + math.ceil(2 * work.weight_bytes / 1e9)
-    disk = disk_gb * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH
+    disk = disk_usd_per_hour(disk_gb)
     mean = (price.usd_per_hour_min + price.usd_per_hour_max) / 2
     cost = CostForecast(
         hours=hours,
@@ -138,25 +120,4 @@ def _offer(work: FinishWork, instance: InstanceType, price: Price, material: Job
         interruptions=interruptions,
         parts_usd={"machine": hours * mean, "disk": hours * disk},
     )
-    return PlannedOffer(
-        region=price.region,
-        instance_type=instance.type,
-        nodes=1,
-        market=price.market,
-        gpu=instance.gpu,
-        gpus_per_node=instance.gpus,
-        usd_per_hour_each=[price.usd_per_hour_min, price.usd_per_hour_max],
-        price_date=price.date,
-        price_source=f"{material.catalog.origin} catalogue: {price.source}",
-        max_usd_per_hour_each=bid,
-        quota=QuotaNeed(instance.quota_code(price.market), instance.vcpus),
-        efa_interfaces=0,
-        placement_group=False,
-        disk_gb=disk_gb,
-        layout=None,
-        speed=None,
-        memory_bytes_per_gpu={},
-        cost=cost,
-        kill_after_seconds=material.request.budget.kill_after_seconds(slow, bid),
-        zones=[],
-    )
+    return machine_offer(instance, price, material, disk_gb=disk_gb, cost=cost)

@@ -41,17 +41,6 @@ WORTH_TELLING = 0.01  # smallest saving by another setting that is reported, as 
 
 
 @dataclass(frozen=True)
-class JobMaterial:
-    """The inputs of a plan for a job on one machine, besides the work."""
-
-    values: Mapping[str, Any]  # the composed configuration
-    overrides: Sequence[str]
-    request: PlanRequest
-    catalog: Catalog
-    now: datetime
-
-
-@dataclass(frozen=True)
 class PlanMaterial:
     """The inputs of a plan besides its offers."""
 

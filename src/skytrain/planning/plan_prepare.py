@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from datetime import timedelta
+from dataclasses import dataclass
 
-from .. import __version__
-from ..config import NearDedupConfig, SkytrainError, format_bytes, source_hash
-from .catalog import MARKETS, Catalog, InstanceType, Price
-from .costs import BOOT_SECONDS, GP3_GB, GP3_USD_PER_GB_MONTH, INTERRUPTIONS_PER_HOUR, s3_seconds
-from .images import planned_image
-from .offers import PlanRequest
-from .plan_file import FORMAT, CostForecast, Plan, PlannedCode, PlannedData, PlannedOffer, QuotaNeed, timestamp
-from .plan_making import EXPIRES_HOURS, FALLBACKS, JobMaterial, bid_for
-from .price_list import HOURS_PER_MONTH
+from ..config import NearDedupConfig, format_bytes
+from .catalog import MARKETS, InstanceType, Price
+from .costs import BOOT_SECONDS, GP3_GB, INTERRUPTIONS_PER_HOUR, s3_seconds
+from .one_machine import JobMaterial, MachineJob, choose_machine, disk_usd_per_hour, machine_offer, machine_plan
+from .plan_file import CostForecast, Plan, PlannedData, PlannedOffer
 
 TEXT_BYTES_PER_VCPU_SECOND = 4e6  # 6.1e6 measured per CPU-second; a vCPU is half a core: two thirds assumed
 PREPARE_P90_FACTOR = 1.8  # p90 of the seconds over their median: rules, languages and file formats differ; assumed
-LONGEST_HOURS = 12.0  # limit on the choice, if a larger machine would be faster for about the same dollars
 MOST_VCPUS = 64  # more would be idle in serial parts, such as joining duplicates
 FAMILIES = ("c7i", "m7i", "r7i")  # families that the base lets operators start; r5 is for clusters
 WORKER_GIB = 1.5  # memory per worker
@@ -65,12 +58,10 @@ def prepare_plan(work: PrepareWork, material: JobMaterial) -> Plan:
     Raises SkytrainError if none is sold in the region, or none is within the budget.
     """
     request = material.request
-    values = material.values
-    now = material.now
     assert request.region is not None
     material.catalog.check_region(request.region)
     offers = [
-        _offer(work, instance, price, material.catalog, request)
+        _offer(work, instance, price, material)
         for instance in material.catalog.cpu_instances
         if instance.family in FAMILIES
         and instance.vcpus <= MOST_VCPUS
@@ -81,81 +72,17 @@ def prepare_plan(work: PrepareWork, material: JobMaterial) -> Plan:
     chosen = choose_machine(
         offers, request, "preparing the data", "raise the budget, or prepare less: data.target_tokens"
     )
-    return Plan(
-        format=FORMAT,
-        made_at=timestamp(now),
-        expires_at=timestamp(now + timedelta(hours=EXPIRES_HOURS)),
+    job = MachineJob(
+        kind="prepare",
         why=f"{chosen[0].instance_type} is the cheapest that reads {format_bytes(work.text_bytes)} of text in time",
-        code=PlannedCode(__version__, source_hash()),
-        offers=chosen,
         data=PlannedData(work.folder, work.stored_bytes),
-        store_root=str(values["store"]["root"]),
-        checkpoint_every=None,
-        budget_usd=request.budget_usd,
-        usd_per_hour=max(chosen[0].usd_per_hour_each),
-        request=asdict(request),
         assumptions=ASSUMPTIONS,
-        config=dict(values),
-        words=list(material.overrides),
-        job="prepare",
-        image=planned_image(chosen),
     )
+    return machine_plan(job, chosen, material)
 
 
-def choose_machine(offers: Sequence[PlannedOffer], request: PlanRequest, what: str, remedy: str) -> list[PlannedOffer]:
-    """Return the choice and its fallbacks: each type and market once.
-
-    `what` is the work, for people; `remedy` what they can do if the budget is too small.
-    """
-    if not offers:
-        raise SkytrainError(
-            f"the catalogue has no machine for {what} in {request.region}\n  try: skytrain catalog refresh"
-        )
-    affordable = [offer for offer in offers if request.budget.covers(offer.cost.usd_p90)]
-    if not affordable:
-        least = min(offers, key=lambda offer: offer.cost.usd_p90)
-        raise SkytrainError(
-            f"{what} may cost ${least.cost.usd_p90:.2f} (p90, on {least.instance_type}, {least.market}), "
-            f"more than budget.usd={request.budget_usd:g}\n  {remedy}"
-        )
-    limit = request.deadline_hours or LONGEST_HOURS
-    in_time = [offer for offer in affordable if offer.cost.hours_p90 <= limit]
-    by_cost = sorted(in_time, key=lambda offer: (round(offer.cost.usd, 2), offer.cost.hours))
-    ranked = by_cost or sorted(affordable, key=lambda offer: (offer.cost.hours_p90, offer.cost.usd))
-    first = ranked[:FALLBACKS]
-    last = ranked[FALLBACKS : FALLBACKS + 1]
-    if all(offer.market == "spot" for offer in first):  # add one on demand, in case spot machines are short
-        last = [offer for offer in ranked[FALLBACKS:] if offer.market == "on-demand"][:1] or last
-    return [*first, *last]
-
-
-def _offer(
-    work: PrepareWork, instance: InstanceType, price: Price, catalog: Catalog, request: PlanRequest
-) -> PlannedOffer:
-    cost = _cost(work, instance, price)
-    bid = bid_for(price, instance.type, catalog)
-    return PlannedOffer(
-        region=price.region,
-        instance_type=instance.type,
-        nodes=1,
-        market=price.market,
-        gpu="",
-        gpus_per_node=0,
-        usd_per_hour_each=[price.usd_per_hour_min, price.usd_per_hour_max],
-        price_date=price.date,
-        price_source=f"{catalog.origin} catalogue: {price.source}",
-        max_usd_per_hour_each=bid,
-        quota=QuotaNeed(instance.quota_code(price.market), instance.vcpus),
-        efa_interfaces=0,
-        placement_group=False,
-        disk_gb=work.disk_gb,
-        layout=None,
-        speed=None,
-        memory_bytes_per_gpu={},
-        cost=cost,
-        kill_after_seconds=request.budget.kill_after_seconds(cost.hours_p90, bid),
-        zones=[],
-    )
+def _offer(work: PrepareWork, instance: InstanceType, price: Price, material: JobMaterial) -> PlannedOffer:
+    return machine_offer(instance, price, material, disk_gb=work.disk_gb, cost=_cost(work, instance, price))
 
 
 def _cost(work: PrepareWork, instance: InstanceType, price: Price) -> CostForecast:
@@ -166,7 +93,7 @@ def _cost(work: PrepareWork, instance: InstanceType, price: Price) -> CostForeca
     slow = (max(BOOT_SECONDS) + PREPARE_P90_FACTOR * max(seconds, reading)) / 3600
     interruptions = INTERRUPTIONS_PER_HOUR * hours if price.market == "spot" else 0.0
     hours += interruptions * boot / 3600
-    disk = work.disk_gb * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH
+    disk = disk_usd_per_hour(work.disk_gb)
     mean = (price.usd_per_hour_min + price.usd_per_hour_max) / 2
     return CostForecast(
         hours=hours,

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from datetime import timedelta
+from dataclasses import dataclass
 
-from .. import __version__
-from ..config import SkytrainError, source_hash
+from ..config import SkytrainError
 from .catalog import InstanceType, Price
-from .costs import GP3_GB, GP3_USD_PER_GB_MONTH
-from .images import planned_image
+from .costs import GP3_GB
 from .memory import usable_bytes
-from .plan_file import FORMAT, CostForecast, Plan, PlannedCode, PlannedData, PlannedOffer, QuotaNeed, timestamp
-from .plan_making import EXPIRES_HOURS, FALLBACKS, JobMaterial, bid_for
-from .price_list import HOURS_PER_MONTH
+from .one_machine import JobMaterial, MachineJob, disk_usd_per_hour, machine_offer, machine_plan
+from .plan_file import CostForecast, Plan, PlannedData, PlannedOffer
+from .plan_making import FALLBACKS, bid_for
 from .serving import ServedShape, ServingFit, fit_serving, refuse_serving
 
 GB = 1e9
@@ -43,8 +40,6 @@ def serve_plan(work: ServeWork, material: JobMaterial) -> Plan:
     Raises SkytrainError if the model is too large for every machine of the region, or neither hours nor dollars are given.
     """
     request = material.request
-    values = material.values
-    now = material.now
     assert request.region is not None
     material.catalog.check_region(request.region)
     if work.hours is None and request.budget_usd is None:
@@ -53,26 +48,13 @@ def serve_plan(work: ServeWork, material: JobMaterial) -> Plan:
         )
     offers = [_offer(work, instance, price, material) for instance, price in _candidates(work, material)]
     offers.sort(key=lambda offer: (max(offer.usd_per_hour_each), offer.instance_type))
-    choice = offers[0]
-    return Plan(
-        format=FORMAT,
-        made_at=timestamp(now),
-        expires_at=timestamp(now + timedelta(hours=EXPIRES_HOURS)),
-        why=f"{choice.instance_type} is the cheapest ({choice.market}) that has room for the model",
-        code=PlannedCode(__version__, source_hash()),
-        offers=offers[: FALLBACKS + 1],
+    job = MachineJob(
+        kind="serve",
+        why=f"{offers[0].instance_type} is the cheapest ({offers[0].market}) that has room for the model",
         data=PlannedData(work.folder, work.shape.weight_bytes),
-        store_root=str(values["store"]["root"]),
-        checkpoint_every=None,
-        budget_usd=request.budget_usd,
-        usd_per_hour=max(choice.usd_per_hour_each),
-        request=asdict(request),
         assumptions=ASSUMPTIONS,
-        config=dict(values),
-        words=list(material.overrides),
-        job="serve",
-        image=planned_image(offers[: FALLBACKS + 1]),
     )
+    return machine_plan(job, offers[: FALLBACKS + 1], material)
 
 
 def fit_instance(work: ServeWork, instance: InstanceType) -> ServingFit | None:
@@ -120,7 +102,7 @@ def _offer(work: ServeWork, instance: InstanceType, price: Price, material: JobM
     paid = material.request.budget.hours_at(bid)
     hours = paid if work.hours is None else min(work.hours, paid)
     disk_gb = GP3_GB + math.ceil(2 * work.shape.weight_bytes / GB)
-    disk = disk_gb * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH
+    disk = disk_usd_per_hour(disk_gb)
     least = hours * (price.usd_per_hour_min + disk)
     most = hours * (price.usd_per_hour_max + disk)
     cost = CostForecast(
@@ -132,25 +114,4 @@ def _offer(work: ServeWork, instance: InstanceType, price: Price, material: JobM
         interruptions=0.0,
         parts_usd={"machine": most - hours * disk, "disk": hours * disk},
     )
-    return PlannedOffer(
-        region=price.region,
-        instance_type=instance.type,
-        nodes=1,
-        market=price.market,
-        gpu=instance.gpu,
-        gpus_per_node=instance.gpus,
-        usd_per_hour_each=[price.usd_per_hour_min, price.usd_per_hour_max],
-        price_date=price.date,
-        price_source=f"{material.catalog.origin} catalogue: {price.source}",
-        max_usd_per_hour_each=bid,
-        quota=QuotaNeed(instance.quota_code(price.market), instance.vcpus),
-        efa_interfaces=0,
-        placement_group=False,
-        disk_gb=disk_gb,
-        layout=None,
-        speed=None,
-        memory_bytes_per_gpu={},
-        cost=cost,
-        kill_after_seconds=hours * 3600,
-        zones=[],
-    )
+    return machine_offer(instance, price, material, disk_gb=disk_gb, cost=cost, kill_after_seconds=hours * 3600)
