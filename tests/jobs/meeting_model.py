@@ -241,7 +241,7 @@ def perform_local(world: World, index: int, action: Action, variant: Variant) ->
     if isinstance(action, StartJob):
         generation = action.generation
         world = put(world, index, host._replace(job=Job(generation.number, generation.members)))
-        if generation.first_node == host.state.host:
+        if generation.members[0] == host.state.host:
             world = world._replace(
                 first_nodes=tuple(sorted({*world.first_nodes, (generation.number, host.state.host)}))
             )

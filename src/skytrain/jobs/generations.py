@@ -48,10 +48,6 @@ class JobGeneration:
     port: int
     rendezvous_id: str
 
-    @property
-    def first_node(self) -> str:
-        return self.members[0]
-
 
 @dataclass(frozen=True)
 class GenerationEnd:

@@ -73,10 +73,6 @@ class ProcessLayout:
         if self.node_rank >= self.nodes:
             raise SkytrainError(f"--node-rank {self.node_rank}: {self.nodes} node(s) are numbered from 0")
 
-    @property
-    def needs_torchrun(self) -> bool:
-        return self.processes > 1 or self.nodes > 1
-
 
 def choose_processes(config: Config, asked: int | None) -> int:
     """Return `asked`, or else one for each GPU if the mode uses several processes, and one if it does not."""

@@ -42,7 +42,7 @@ class _Expert:
 def plan_experts(
     domains: DomainsFile, compose: Compose, store: Store, session: AwsSession, reporter: Reporter
 ) -> list[ExpertLaunch]:
-    """Plans the experts that are neither done nor launched; none are left where all are.
+    """Return a plan for each expert that is neither done nor launched.
 
     `budget.usd` is for all of them: what the others have spent, and what those that run may still spend, is taken from it.
     """
@@ -150,7 +150,7 @@ def _check_seed(domains: DomainsFile, store: Store) -> None:
 
 
 def _share_of(record: LaunchRecord, store: Store) -> float:
-    """Dollars that a launch may spend, as its words say."""
+    """Return the dollars that a launch may spend, by its command line."""
     given = [word.partition("=")[2] for word in record.words if word.startswith("budget.usd=")]
     with record_of(store, launch_key(record.run, record.id)):  # its machines may write it
         share = float(given[-1]) if given else 0.0

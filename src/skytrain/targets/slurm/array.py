@@ -223,13 +223,6 @@ def stop_tasks(tasks: Iterable[ArrayTask]) -> None:
         ask_slurm(["scancel", *(task.job.id for task in left)])
 
 
-def requeue_task(task: ArrayTask) -> None:
-    """Start a task again, where the scheduler still knows it: it resumes from its last commit."""
-    _file(task, STOP).unlink(missing_ok=True)
-    _file(task, CODE).unlink(missing_ok=True)
-    ask_slurm(["scontrol", "requeue", task.job.id])
-
-
 def _file(task: ArrayTask, kind: str) -> Path:
     assert task.job.log is not None, "the scheduler knows this task"
     return Path(task.job.log).parent / f"{task.number}.{kind}"
