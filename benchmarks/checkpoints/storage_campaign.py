@@ -248,16 +248,7 @@ def killed_server(process: Any, server: S3Server, root: str, folder: Path, wante
         except CheckpointError as error:
             said = str(error).splitlines()[0][:120]
         saver.pending = None
-        with (folder / "log").open("ab") as log:
-            process = subprocess.Popen(
-                process.args,
-                cwd=folder,
-                env={**os.environ, "HOME": str(folder)},
-                stdout=log,
-                stderr=log,
-                preexec_fn=die_with_parent,
-            )
-        wait_until_back(process, server)
+        process = started_again(process.args, server, folder)
         check_all(open_store(root, retry=FAST_RETRY), "killed", seeds)
         lines.append(f"killed server: {said}")
     whole = committed_steps(open_store(root, retry=FAST_RETRY), "killed")
@@ -265,19 +256,29 @@ def killed_server(process: Any, server: S3Server, root: str, folder: Path, wante
     return [*lines, f"  {len(whole)} committed checkpoints after {wanted} kills, all whole"], process
 
 
-def wait_until_back(process: Any, server: S3Server) -> None:
-    """A PUT is the only true sign."""
+def started_again(command: Any, server: S3Server, folder: Path) -> subprocess.Popen[bytes]:
+    """Start the server again on its disk. It ends at once while something else has one of its ports, and is then tried again."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     client = server.client()
     deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            client.put_object(Bucket=server.bucket, Key="started", Body=b"1")
-            return
-        except (BotoCoreError, ClientError):
-            time.sleep(0.1)
-    raise RuntimeError("the server did not come back")
+    while time.monotonic() < deadline:
+        with (folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**os.environ, "HOME": str(folder)},
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_parent,
+            )
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                client.put_object(Bucket=server.bucket, Key="started", Body=b"1")  # the only true sign
+                return process
+            except (BotoCoreError, ClientError):
+                time.sleep(0.1)
+    raise RuntimeError("the server did not come back:\n" + (folder / "log").read_text(errors="replace")[-2000:])
 
 
 def two_attempts(root: str, rounds: int) -> list[str]:
