@@ -1,4 +1,4 @@
-"""Objects of a bucket whose names are no keys: `runs/a//b`, `runs/a/../b`, control characters.
+"""Objects of a bucket whose names are not keys: `runs/a//b`, `runs/a/../b`, control characters.
 
 S3 takes any name, and a machine may write any below its own run. obstore refuses a whole listing with one such object in
 it, so that a single machine could hide all runs from everybody. Such listings are read with botocore instead, without

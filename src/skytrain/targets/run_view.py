@@ -140,7 +140,7 @@ class RunWatch:
             offers = plan.get("offers") or []
             planned = offers[number]["cost"]["usd"] if number < len(offers) else None
             if wrong := [usd for usd in (planned, plan.get("budget_usd")) if not maybe(is_amount)(usd)]:
-                raise ValueError(f"{wrong[0]!r:.60} are no dollars")
+                raise ValueError(f"{wrong[0]!r:.60} is not an amount of dollars")
         return LaunchView(
             id=record.id,
             machines=group.text,
