@@ -17,6 +17,7 @@ from skytrain.planning import (
     Placement,
     PlanRequest,
     Workload,
+    at_most,
     best_purchase,
     choose,
     find_offers,
@@ -118,7 +119,7 @@ def test_a_larger_budget_never_buys_fewer_tokens(
 
 
 @FEW
-@given(runs(), st.floats(5, 20_000), st.sampled_from([3.0, 48.0, 2160.0]))
+@given(runs(), st.floats(0.2, 20_000), st.sampled_from([0.2, 0.3, 3.0, 48.0, 2160.0]))
 def test_machines_that_cannot_win_may_be_left_out(config: Config, usd: float, hours: float) -> None:
     request = PlanRequest(budget_usd=usd, tokens_open=True, most_hours=hours)
     planned = replace(workload(config), work=work_of(config, steps=1))
@@ -129,6 +130,13 @@ def test_machines_that_cannot_win_may_be_left_out(config: Config, usd: float, ho
         assert best is None
     else:
         assert best and best.tokens == every.tokens
+
+
+def test_no_layout_is_searched_for_a_deadline_that_comes_before_the_machines_have_booted() -> None:
+    planned = replace(workload(SMALL), work=work_of(SMALL, steps=1))
+    offering = Offering(planned, CATALOG, PlanRequest(budget_usd=150, tokens_open=True, most_hours=1 / 6))
+    assert offering.machines
+    assert not any(most for most, _, _ in at_most(offering, 150, 1 / 6))
 
 
 @pytest.mark.parametrize("type, nodes", [("g5.12xlarge", 2), ("p4d.24xlarge", 1), ("p5.48xlarge", 2)])

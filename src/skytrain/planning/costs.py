@@ -182,8 +182,7 @@ def _run_seconds(
     interval = _interval_seconds(work, step, save_seconds)
     saves = np.ceil(training / interval) if interval is not None else np.ones_like(training)
     saving = saves * save_seconds
-    compiling = _span(COMPILE_SECONDS, draw["compile"]) if work.compiled else 0.0
-    start = _span(BOOT_SECONDS, draw["boot"]) + _span(START_SECONDS, draw["compile"]) + compiling + download
+    start = _start_seconds(work.compiled) + download
 
     first = start + training + evaluation + saving
     stops_per_hour = FAILURES_PER_HOUR + (INTERRUPTIONS_PER_HOUR if spot else 0.0)
@@ -243,9 +242,34 @@ def estimate(
     )
 
 
-def slow_factor(source: Source) -> float:
-    """Return how much longer than its median a step takes at p90."""
-    return _quantiles(np.exp(SIGMA[source] * _draws()["speed"]), 0.9)[0]
+def most_training_seconds(hours: float, *, compiled: bool) -> float:
+    """Return the median time of training that no run of so many hours at p90 can exceed: it starts, and it trains.
+
+    For a speed that is assumed. 0 where nine of ten runs have only just started by then.
+    """
+    training, late = _latest_ends(compiled)
+    slow = float(late[-1] / training[-1])  # so long that the start does not count
+    number = int(np.searchsorted(late, 3600 * hours))
+    if not number:
+        return 0.0
+    above = float(training[number]) if number < len(training) else math.inf
+    return min(above, (3600 * hours - BOOT_SECONDS[0] - START_SECONDS[0]) / slow)
+
+
+@lru_cache(maxsize=2)
+def _latest_ends(compiled: bool) -> tuple[Any, Any]:
+    """Return times of training, and when nine of ten runs have started and trained for so long."""
+    start = _start_seconds(compiled)
+    pace = np.exp(SIGMA["assumed"] * _draws()["speed"])
+    training = np.concatenate([[0.0], np.geomspace(1.0, 1e10, 400)])
+    return training, np.array([_quantiles(start + one * pace, 0.9)[0] for one in training])
+
+
+def _start_seconds(compiled: bool) -> Any:
+    """Draw the time from a launch to the first step, without the data."""
+    draw = _draws()
+    compiling = _span(COMPILE_SECONDS, draw["compile"]) if compiled else 0.0
+    return _span(BOOT_SECONDS, draw["boot"]) + _span(START_SECONDS, draw["compile"]) + compiling
 
 
 def _mean(draws: Any) -> float:

@@ -11,7 +11,7 @@ from ..config import ConfigError, SkytrainError
 from .budget import Budget
 from .catalog import MARKETS, Catalog, InstanceType, Market, Price
 from .communication import Node
-from .costs import BOOT_SECONDS, Estimate, estimate, slow_factor
+from .costs import BOOT_SECONDS, Estimate, estimate, most_training_seconds
 from .flops import decoder_flops_per_token
 from .host import disk_problem
 from .measurements import is_of_gpu
@@ -168,7 +168,7 @@ class Offering:
             self._limits[instance.type] = self._limit(instance)
         rate, usd_per_hour = self._limits[instance.type]
         paid = Budget(budget_usd).hours_at(nodes * usd_per_hour)
-        training = max(0.0, 3600 * min(paid, hours) - BOOT_SECONDS[0])
+        training = most_training_seconds(min(paid, hours), compiled=self.workload.work.compiled)
         return nodes * rate * training if training else 0.0
 
     def _limit(self, instance: InstanceType) -> tuple[float, float]:
@@ -185,7 +185,7 @@ class Offering:
             return 0.0, math.inf
         if any(is_of_gpu(one, node) for one in self.workload.measurements):
             return math.inf, min(prices)  # a measured step may be faster than the arithmetic
-        return most_tokens_per_s(self.workload.job, node, instance.gpus) / slow_factor("assumed"), min(prices)
+        return most_tokens_per_s(self.workload.job, node, instance.gpus), min(prices)
 
 
 def _counts(workload: Workload, instance: InstanceType, catalog: Catalog, request: PlanRequest) -> Iterable[int]:
