@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -47,6 +46,7 @@ SWEEP = (
     "tune.sizes=[1x16]",
     "tune.expected=0.01",
 )
+REAL_DRY_RUN = tuning_story.dry_run
 
 
 @pytest.fixture(autouse=True)
@@ -196,15 +196,18 @@ def test_a_process_that_is_killed_while_it_loads_torch_is_charged(root, monkeypa
     assert found.stdout == "False\n"
 
 
-def test_a_signal_while_steps_are_measured_ends_the_sweep_cleanly_and_charges_the_time(root, monkeypatch):
-    def signalled(config, reporter):
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(5)
+def test_a_signal_while_steps_are_measured_ends_the_sweep_cleanly_and_charges_the_time(
+    root, monkeypatch, default_signals
+):
+    class Signalling(Silent):
+        def progress(self, stage, done, total, detail="", seconds_left=None):
+            if stage == "measure":
+                os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("skytrain.pipelines.tune.dry_run", signalled)
+    monkeypatch.setattr("skytrain.pipelines.tune.dry_run", REAL_DRY_RUN)
     config = tiny_config(root, *SWEEP, "tune.name=term", "budget.usd=2")
     with pytest.raises(tuning_story.SweepInterrupted, match="the same command continues it"):
-        tune(config, Silent())
+        tune(config, Signalling())
     store = open_store(str(root))
     assert not list(store.list("sweeps/term/workers/"))  # no heartbeat of a process that has left
     (entry,) = SweepStore(store, "term").entries()

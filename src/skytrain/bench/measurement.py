@@ -102,7 +102,13 @@ def fit_random_tokens(config: Config, reporter: Reporter) -> StepClock:
     with tempfile.TemporaryDirectory(prefix="skytrain-bench-") as scratch:
         trainer = make_trainer(config, plan, open_store(scratch), [clock], [])
         with explaining_memory(config, plan, module):
-            trainer.fit(module, DataLoader(tokens, batch_size=None))
+            try:
+                trainer.fit(module, DataLoader(tokens, batch_size=None))
+            except SystemExit as leaving:
+                # Lightning exits with 1, a crash's code, where it is interrupted.
+                if isinstance(leaving.__context__, KeyboardInterrupt):
+                    raise KeyboardInterrupt from None
+                raise
     return clock
 
 
