@@ -27,10 +27,11 @@ class Lion(torch.optim.Optimizer):
             if not params:
                 continue
             grads = [parameter.grad for parameter in params]
-            momenta = [
-                self.state[p].setdefault("momentum", torch.zeros_like(p, memory_format=torch.preserve_format))
-                for p in params
-            ]
+            for parameter in params:
+                if "momentum" not in self.state[parameter]:
+                    zeros = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+                    self.state[parameter]["momentum"] = zeros
+            momenta = [self.state[parameter]["momentum"] for parameter in params]
             beta1, beta2 = group["betas"]
             updates = torch._foreach_mul(momenta, beta1)
             torch._foreach_add_(updates, grads, alpha=1.0 - beta1)
