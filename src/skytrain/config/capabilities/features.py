@@ -162,7 +162,9 @@ def _experts(setup: Setup) -> str | None:
     if experts is None:
         return f"{mesh.expert}: model={model.name} has no experts to divide"
     ranks = 0 if setup.processes is None else mesh.sharing  # 0, which every number divides: not known yet
-    near = nearest_divisor(math.gcd(experts.count, ranks), mesh.expert)
+    shared = math.gcd(experts.count, mesh.expert)
+    # Ranks that the asked number divides are also divided by its divisors.
+    near = shared if not ranks and shared > 1 else nearest_divisor(math.gcd(experts.count, ranks), mesh.expert)
     if experts.count % mesh.expert:
         return f"{experts.count} experts do not divide among {mesh.expert} ranks; try parallel.expert={near}"
     if ranks % mesh.expert:
