@@ -1,6 +1,7 @@
 """What a loss costs: real runs of two settings, and the arithmetic of their curves."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -26,7 +27,8 @@ pytestmark = pytest.mark.usefixtures("default_signals")
 
 
 def configs(root, name, seeds, *words):
-    return [tiny_config(root, *words, f"seed={seed}", f"run={run_name(name, seed)}") for seed in seeds]
+    plain = [tiny_config(root, *words, f"seed={seed}") for seed in seeds]
+    return [replace(config, run=run_name(name, config)) for config in plain]
 
 
 def test_settings_are_trained_with_each_seed_and_compared_at_the_first_ones_loss(root, tmp_path):
@@ -37,7 +39,7 @@ def test_settings_are_trained_with_each_seed_and_compared_at_the_first_ones_loss
     }
     bench = bench_loss(found, Silent(), usd_per_hour=3.6)
     slow, fast = bench.contenders
-    assert [run.run for run in slow.runs] == ["loss-slow-1", "loss-slow-2"]
+    assert [run.run[:-8] for run in slow.runs] == ["loss-slow-1-", "loss-slow-2-"]
     assert [point.tokens for point in slow.runs[0].points] == [512, 1024, 1536, 2048]
     assert bench.loss == max(run.points[-1].loss for run in slow.runs)
     assert slow.cost(bench.loss) is not None  # the first settings reach their own loss with every seed
@@ -50,11 +52,17 @@ def test_settings_are_trained_with_each_seed_and_compared_at_the_first_ones_loss
     assert again.contenders == bench.contenders  # the runs are there already
 
 
-def test_runs_of_long_settings_have_names_of_their_own_that_a_folder_can_have():
+def test_every_setting_that_decides_the_numbers_is_in_the_name_of_a_run(tmp_path):
+    def name(tried, *words):
+        return run_name(tried, tiny_config(tmp_path, "run=null", "seed=2", *words))
+
+    usual = name("optimizer.lr=1e-3")
+    assert usual.startswith("loss-optimizer.lr-1e-3-2-") and usual == name("optimizer.lr=1e-3")
+    assert name("optimizer.lr=1e-3", "trainer.steps=9") != usual  # typed for all that are compared
+    assert name("optimizer.lr=1e-3", "trainer.log_every=3") == usual
+    assert name("").startswith("loss-2-")
     long = "trainer.batch_schedule=[{batch_tokens: 64K, until_tokens: 20M}] " * 5
-    names = [run_name(long + last, 1) for last in ("optimizer.lr=1", "optimizer.lr=2")]
-    assert len(set(names)) == 2 and max(map(len, names)) < 130
-    assert run_name("optimizer.lr=1e-3", 2) == "loss-optimizer.lr-1e-3-2"
+    assert len(name(long)) < 130
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ..config import SkytrainError
+from ..config import Config, SkytrainError
 from .bench_serve import Instance, MarketName, Price, Region
 from .options import ConfigDirs, Json, Overrides, compose_overrides
 
@@ -54,8 +55,8 @@ def bench_loss(
     Trains each of them on one text.
 
     Prints tokens, minutes and dollars to the loss, as means over seeds with 95% intervals. Settings after the options hold
-    for all that do not set them; prepare the text first. Runs are kept in the store as loss-SETTINGS-SEED: the same command
-    resumes them.
+    for all that do not set them; prepare the text first. Runs are kept in the store as loss-SETTINGS-SEED-HASH: the same
+    command resumes them, and other settings train others.
 
     \b
     Example:
@@ -68,15 +69,12 @@ def bench_loss(
     if usd_per_hour is None and instance is not None:
         usd_per_hour = instance_price(instance, region, market)
     common = overrides or []
-    configs = {
-        words: [
-            compose_overrides(
-                [*common, *own, f"seed={seed}", f"run={pipeline.run_name(words, seed)}"], config_dir
-            ).config
-            for seed in range(1, seeds + 1)
+    configs: dict[str, list[Config]] = {}
+    for words, own in _split(tries, common).items():
+        composed = [
+            compose_overrides([*common, *own, f"seed={seed}"], config_dir).config for seed in range(1, seeds + 1)
         ]
-        for words, own in _split(tries, common).items()
-    }
+        configs[words] = [replace(config, run=pipeline.run_name(words, config)) for config in composed]
     if out is not None:
         make_folder(out)
     with reporter() as console:

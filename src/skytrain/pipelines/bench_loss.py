@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import statistics
@@ -13,7 +12,7 @@ from typing import Any
 
 from ..config import BatchSizes, Config, SkytrainError, batch_sizes
 from ..report import loss_svg
-from ..runs import Reporter, read_metrics
+from ..runs import Reporter, read_metrics, result_digest
 from ..storage import open_store
 from .train import train
 
@@ -96,12 +95,13 @@ def bench_loss(
     return LossBench(contenders, contenders[0].final_loss() if loss is None else loss, usd_per_hour)
 
 
-def run_name(name: str, seed: int) -> str:
-    """Return the name of a contender's run: its settings, with what names cannot hold replaced, and long ones cut."""
-    words = re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
-    if len(words) > LONGEST_NAME:
-        words = f"{words[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-    return f"loss-{words}-{seed}"
+def run_name(name: str, config: Config) -> str:
+    """Return the name of a contender's run: its own settings and seed, and a hash of all that determine the result.
+
+    What names cannot hold is replaced, and long ones are cut.
+    """
+    words = re.sub(r"[^a-z0-9.]+", "-", name.lower())[:LONGEST_NAME].strip("-")
+    return "-".join(filter(None, ("loss", words, str(config.seed), result_digest(config))))
 
 
 def _trained(name: str, config: Config, reporter: Reporter) -> LossRun:

@@ -122,6 +122,7 @@ from .record import (
     note_rename as note_rename,
     other_changes as other_changes,
     plain as plain,
+    result_digest as result_digest,
     run_name as run_name,
     run_names as run_names,
     save_run as save_run,

@@ -153,12 +153,16 @@ def run_name(config: Config, start: Start | None = None) -> str:
     if config.run:
         check_run_name(config.run)
         return config.run
+    model = config.model.name.rstrip("/").rpartition("/")[2]  # names on the Hugging Face Hub start with the owner
+    return f"{model}-{config.data.name}-{result_digest(config, start)}"
+
+
+def result_digest(config: Config, start: Start | None = None) -> str:
+    """Return a short hash of all settings that determine the result, for names of runs."""
     decides = identity(plain(config))
     if start is not None and start.source is not None:
         decides["--from"] = start.label
-    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
-    model = config.model.name.rstrip("/").rpartition("/")[2]  # names on the Hugging Face Hub start with the owner
-    return f"{model}-{config.data.name}-{digest[:8]}"
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def config_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
