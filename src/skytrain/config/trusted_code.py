@@ -24,8 +24,8 @@ WRITTEN = (
     *("store.root", "store.kms_key", "loader.cache_dir", "parallel.offload_folder"),
     *("wandb.entity", "metrics.prometheus_address"),
 )
-# By which the dollars of a budget are counted: with a low one, machines would run long after a budget is spent.
-PRICES = ("budget.usd_per_hour", "tune.usd_per_hour", "cloud.eks.usd_per_hour", "cloud.sagemaker.usd_per_hour")
+# By such a setting, of any group, dollars of a budget are counted: with a low one, machines would run long after it is spent.
+PRICE = "usd_per_hour"
 DEFAULT_REVISION = "main"  # of a repository whose revision nobody names
 # Groups that say where a job runs, from which image, with which packages and whose rights. What their settings of text hold
 # counts as code, whatever it looks like: a package may be called 7z, and a text may be typed as a number.
@@ -91,7 +91,8 @@ def check_brought(
     """
     theirs = {key: value for key, value in flatten(brought).items() if not _is_under(key, own)}
     named = [(key, value) for key, value in named_code(values) if _is_under(key, theirs)]
-    named += [(key, str(_at(values, key))) for key in (*WRITTEN, *PRICES) if _is_under(key, theirs)]
+    prices = [key for key in flatten(values) if key.rpartition(".")[2] == PRICE]
+    named += [(key, str(_at(values, key))) for key in (*WRITTEN, *prices) if _is_under(key, theirs)]
     named += [(key, str(value)) for key, value in theirs.items() if value in (None, "") and _is_code(key, value)]
     named += [(key, text) for key, value in theirs.items() for text in _texts(value) if "${" in text]
     check_named(dict.fromkeys(named), where, writer)
