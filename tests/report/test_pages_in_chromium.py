@@ -36,7 +36,8 @@ def config(tmp_path_factory):
     config = store_of_runs.configuration(tmp_path_factory.mktemp("store"))
     for number, name in enumerate(("base", "faster")):
         store_of_runs.write_run(config, name, steps=400 + 100 * number, attempts=2, seed=number)
-    record = new_record(config, name=HOSTILE, data={HOSTILE: "x"}, tokenizer_id=HOSTILE, parameters=1, hardware={})
+    data = {HOSTILE: "x", "tokens/python-docs/63138a790a0f/bpe-4k-b8ad79181320/" * 3: "y"}
+    record = new_record(config, name=HOSTILE, data=data, tokenizer_id=HOSTILE, parameters=1, hardware={})
     create_run(open_store(config.store), record)
     return config
 
@@ -65,6 +66,7 @@ def test_every_panel_is_drawn_without_a_complaint(tab, page, width, dark):
     blank = "!new Uint32Array(each.getContext('2d').getImageData(0, 0, each.width, each.height).data.buffer).some(one => one)"
     assert tab.value(f"[...document.querySelectorAll('canvas')].filter(each => {blank}).length") == 0
     assert tab.value("document.querySelectorAll('#timeline .bar i').length") >= 2
+    assert tab.value("[...document.querySelectorAll('table.across tr')].every(each => each.offsetHeight < 100)")
 
 
 def brightness(colour: str) -> float:

@@ -20,7 +20,7 @@ def compare_html(runs: Sequence[RunCurves], attributes: str = "") -> str:
         names if len(names) <= 80 else f"{len(runs)} runs",
         [
             curves_html(),
-            html_section("Lineage", html_table(lineage, "words")),
+            html_section("Lineage", html_table(lineage, "words across")),
             html_data(page_data(runs)),
         ],
         script=page_script("curves.js"),

@@ -26,8 +26,9 @@ th:first-child, td:first-child { text-align: left; padding-left: 0; } th { color
 td:first-child { max-width: min(50vw, 28rem); overflow: hidden; text-overflow: ellipsis; }
 .name { display: inline-flex; overflow: hidden; min-width: 0; max-width: 100%; vertical-align: bottom; white-space: pre; }
 .name span { flex: none; } .name span:first-child:not(:last-child) { flex: 0 1 auto; overflow: hidden; text-overflow: ellipsis; }
-table.words th, table.words td { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+table.words th, table.words td { text-align: left; vertical-align: top; white-space: normal; overflow-wrap: anywhere; }
 table.words td { min-width: 6rem; } table.words td:first-child { min-width: 9rem; }
+@media (max-width: 640px) { table.across td { white-space: nowrap; } } /* it scrolls; rows stay one line high */
 tr.merged td { background: var(--merged); font-weight: 600; } td.best { color: var(--good); font-weight: 600; }
 .tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.2rem 0; }
 .tiles div { border: 1px solid var(--line); border-radius: 8px; padding: .5rem 1rem; }
