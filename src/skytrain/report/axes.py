@@ -110,7 +110,7 @@ class Plot:
 
 
 def _labels_at(places: Sequence[XY], labels: Sequence[str]) -> list[str]:
-    """Return a text left of each place, each below those that it would cover."""
+    """Return a text left of and below each place, where the curve of a minimum is not; each below those that it would cover."""
     parts = []
     taken: list[XY] = []
     for (x, y), label in sorted(zip(places, labels, strict=False), key=lambda each: each[0][1]):
@@ -119,7 +119,7 @@ def _labels_at(places: Sequence[XY], labels: Sequence[str]) -> list[str]:
             if abs(x - other_x) < width and y < other_y + LINE_HEIGHT:
                 y = other_y + LINE_HEIGHT
         taken.append((x, y))
-        parts.append(_text(x - 11, y + 4, label, 'text-anchor="end"'))
+        parts.append(_text(x - 7, y + 16, label, 'text-anchor="end"'))
     return parts
 
 
