@@ -138,6 +138,15 @@ def test_erratic_short_runs_do_not_blur_what_the_targets_own_rates_say():
     assert answer.high < 2.4 * answer.low
 
 
+def test_a_rung_of_a_coarse_table_gets_rates_on_both_sides_of_its_best_though_the_law_is_below_all_of_them():
+    problem = make_problem(sizes=(0.1,), horizons=(0.25,))  # expects 5e-3 there
+    coarse = tuple(8e-3 * 4**step for step in range(5))
+    problem = replace(problem, rungs=tuple(replace(rung, rates=coarse) for rung in problem.rungs), highest=coarse[-1])
+    _, history = play("ladder", problem, Truth(level=0.1, size=0.0, horizon=0.0, wall=9.0), usd=1.0)
+    tried = {one.trial.rate for one in history}
+    assert {coarse[1], coarse[2], coarse[3]} <= tried
+
+
 def test_the_answer_names_the_shape_that_the_rungs_agree_with():
     problem = make_problem(sizes=(0.01, 0.1, 1.0), horizons=(0.0625, 0.25))
     same, _ = play("ladder", problem, Truth(size=0.0, horizon=0.0), usd=3.0)

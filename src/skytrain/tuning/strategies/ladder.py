@@ -19,6 +19,7 @@ from .base import FACTOR, bracket_problem, fallback, outside, smaller_rungs
 
 DISAGREES = 0.5  # weight of the standard law above which the trials contradict a width-free parametrization
 VAGUE = 4.0  # an interval wider than this factor is worth a warning
+FURTHEST = 4  # steps that a next rate may be outside those of a rung
 FAVOURED = 0.5  # weight of a shape above which the answer names it
 SHAPES = {
     "law": "the law that the search began with",
@@ -71,11 +72,12 @@ class Ladder:
         if edge is not None:
             extreme = (min if edge == "low" else max)(one.trial.rate for one in seen)
             stride = FACTOR if len(seen) <= POINTS else FACTOR**2  # the optimum is far away: take larger steps
-            rates.append(extreme * (1 / stride if edge == "low" else stride))
+            rates += outwards(extreme, 1 / stride if edge == "low" else stride)
         rates += [expected * FACTOR ** (step / 2) for step in (0, -1, 1, -2, 2)]
         if 0 < sum(one.finite for one in seen) < POINTS:
             # All of these may be the same value of a table, or beyond its ends: the rung still lacks a third.
-            rates += [max(one.trial.rate for one in seen) * FACTOR, min(one.trial.rate for one in seen) / FACTOR]
+            rates += outwards(max(one.trial.rate for one in seen), FACTOR)
+            rates += outwards(min(one.trial.rate for one in seen), 1 / FACTOR)
         trials = [Trial(rung.name, problem.place(rung, rate)) for rate in rates]
         return next((one for one in trials if not search.tried(one)), None)
 
@@ -95,6 +97,11 @@ class Ladder:
             why=f"{plural(len(search.history), 'trial')} on {plural(len(fit.curves), 'rung')}{favoured(fit)}{counted(fit)}",
             warnings=doubts(search, fit, rate),
         )
+
+
+def outwards(rate: float, stride: float) -> list[float]:
+    """Return rates further and further away: the nearer ones may be the same value of a coarse table."""
+    return [rate * stride**steps for steps in range(1, FURTHEST + 1)]
 
 
 def favoured(fit: JointFit) -> str:
