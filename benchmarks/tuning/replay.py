@@ -55,6 +55,8 @@ CHEAPEST = 3  # trials of the cheapest cell that a budget must buy
 SLACK = 0.2  # thousandths of a nat that ours may be worse than the best simple strategy, besides the standard error
 OFF = math.log(4)  # how far a user's value for an optimizer without a law may be off
 
+WIDTH_FREE = ("width-free", "one-horizon")  # kinds of worlds.py
+
 Beliefs = Callable[[Cell], Priors]
 
 
@@ -127,13 +129,17 @@ def groups(every: int) -> list[Group]:
 
 
 def made_up(draws: Sequence[int], every: int) -> list[Group]:
-    """Return the kinds of worlds.py around the published laws; the one without widths also with a recipe that says so."""
+    """Return the kinds of worlds.py around the published laws; those without widths also with a recipe that says so."""
     found = [
         Group(world.name, [cell for draw in draws for cell in world_cells(world, draw)], published, every)
         for world in WORLDS
     ]
-    known = Group("width-free, known", found[0].cells, lambda cell: width_free_priors(cell.rung), every)
-    return [*found, known]
+    known = [
+        Group(f"{one.name}, known", one.cells, lambda cell: width_free_priors(cell.rung), every)
+        for one in found
+        if one.name in WIDTH_FREE
+    ]
+    return [*found, *known]
 
 
 def cases(group: Group) -> list[Case]:

@@ -1,6 +1,7 @@
 """Made-up tables of finished runs, of kinds that no published table here has: what a search must survive elsewhere.
 
     python benchmarks/tuning/replay.py --worlds --every 5 > benchmarks/tuning/worlds.log       # two minutes
+    python benchmarks/tuning/replay.py --worlds one-horizon "one-horizon, known" > benchmarks/tuning/mup.log
 
 Each kind breaks something that a search could lean on. Its curves are not the U that the ladder fits, its optima follow
 none of the laws, and its level is off. A draw has several families of one kind. Draw 0 may be looked at while the
@@ -67,6 +68,26 @@ WORLDS = (
         flat=0.3,
         steeper=(1.0, 3.0),
         wall=(1.2, 2.5),
+        noise=0.002,
+    ),
+    World(
+        name="one-horizon",
+        about="a muP sweep as papers print it: three widths, one horizon, rates a factor of four apart, far above every law",
+        sizes=(4.7e6, 7.5e7, 1.2e9),
+        horizons=(3.2e10,),
+        batches=(262144,),
+        grid=4.0,
+        rates=5,
+        level=(1.9, 3.5),
+        size=(-0.03, 0.03),
+        horizon=(0.0, 0.0),
+        late_horizon=None,
+        batch=(0.0, 0.0),
+        own=0.1,
+        curvature=(-3.2, -2.2),
+        flat=0.15,
+        steeper=(0.7, 3.0),
+        wall=(2.5, 5.0),
         noise=0.002,
     ),
     World(

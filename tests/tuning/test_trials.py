@@ -25,6 +25,7 @@ from skytrain.tuning import (
     trial_config,
     trial_shapes,
 )
+from skytrain.tuning.laws import width_free_priors
 from skytrain.tuning.problem import nats_per_log_token
 from skytrain.tuning.trials import at_value, resized
 
@@ -119,6 +120,22 @@ def test_a_width_free_recipe_starts_from_no_dependence_on_size_and_trials_may_co
         ]
         answer = find_strategy("ladder").answer(Search(problem, history, 0.0, 1.0))
         assert any("contradict the parametrization" in words for words in answer.warnings) == (exponent != 0)
+
+
+def test_a_width_free_recipe_takes_the_best_rate_of_a_much_smaller_model_nearly_as_it_is():
+    target, small = (
+        Rung(name="t", parameters=1.2e9, tokens=3e10, batch_tokens=2.6e5, usd=1.0),
+        Rung(name="s", parameters=4.7e6, tokens=3e10, batch_tokens=2.6e5, usd=0.01),
+    )
+    priors = width_free_priors(target)
+    problem = Problem(target=target, rungs=(small,), lowest=1e-5, highest=1.0, priors=priors)
+    best = math.exp(priors.law(target)) / 3
+    history = [
+        Observation(Trial("s", best * factor), 3.0 + 0.08 * math.log(factor) ** 2, 0.01)
+        for factor in (1 / 16, 1 / 4, 1, 4)
+    ]
+    answer = find_strategy("ladder").answer(Search(problem, tuple(history), 0.0, 1.0))
+    assert answer.rate == pytest.approx(best, rel=0.35)
 
 
 def test_an_optimizer_without_a_law_starts_from_its_configured_rate():

@@ -68,9 +68,9 @@ class EarlierSweep:
             own.tokens / target.tokens,
             own.batch_tokens / target.batch_tokens,
         )
-        apart = sum(math.log(ratio) ** 2 for ratio in ratios)
+        tilted = sum((width * math.log(ratio)) ** 2 for width, ratio in zip(priors.exponents, ratios, strict=True))
         deviation = math.log(self.high / self.low) / INTERVAL
-        return deviation**2 + priors.exponent**2 * apart + priors.nugget**2
+        return deviation**2 + tilted + priors.nugget**2
 
     def missed(self, priors: Priors) -> float:
         """Return ln of how far the answer lies above the law."""

@@ -38,13 +38,10 @@ from .curve import (
     u_shape,
     wall_likelihood,
 )
-from .problem import DIVERGED_NATS, Observation, Problem, Rung, nats_per_log_token
+from .problem import DIVERGED_NATS, UNKNOWN_LEVEL, Observation, Problem, Rung, nats_per_log_token
 
 # Widths of families differ by about this much: benchmarks/tuning/families.log.
 SCALES = np.array([0.25, 0.5, 1.0, 2.0])
-# ln: how far a law's level is off in a family that it was not made for: rms over all laws and families (families.log).
-# At nano scale the level is off by as much (nano.log).
-UNKNOWN_LEVEL = 1.9
 UNKNOWN_WEIGHT = 0.5  # of an explanation with such a level, beside the same one with the law's
 REACH = 2.0  # ln of the distance at which settings miss a law almost independently
 BEYOND = 2.5  # ln by which places go beyond the allowed rates
@@ -298,7 +295,7 @@ class Evidence:
         priors = self.problem.priors
         shapes = priors.all_shapes(self.problem.target)
         distances = self._distances()
-        tilted = priors.exponent * distances
+        tilted = distances * priors.exponents
         apart = np.sqrt(((distances[:, None] - distances[None]) ** 2).sum(2))
         own = priors.nugget**2 * np.exp(-apart / REACH) + 1e-9 * np.eye(len(self.rungs))
         curves = np.array([[shape.law(rung) for rung in self.rungs] for shape in shapes])

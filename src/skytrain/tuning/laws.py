@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from .problem import Law, LawShape, Priors, Rung
+from .problem import UNKNOWN_LEVEL, Law, LawShape, Priors, Rung
 
 # GPT-3 (Brown et al. 2020, table 2.1): parameters and rate, at 300 billion tokens and batches of 0.5M to 3.2M.
 GPT3 = (
@@ -29,6 +29,9 @@ HORIZON_EXPONENT = -0.32  # Bjorck et al. 2024, arXiv 2409.19913
 # Shapes besides the law's own and "unchanged". The horizon's is among the two nearer ones in one family of eight, the
 # others in three to five (benchmarks/tuning/families.log).
 SHAPE_WEIGHTS = {"deepseek": 1.0, "step-law": 1.0, "horizon": 0.25}
+# muP and CompleteP: the best rate stays within a factor of two while the width grows 16 to 64 times, the size 256 times
+# or more (arXiv 2203.03466, 2404.05728).
+WIDTH_FREE_EXPONENT = 0.1
 STANDARD = "standard"  # the shape that contradicts muP and CompleteP
 # Exponents of the tokens. Weight decay: its timescale 1/(rate x decay) stays a share of the run (Wang and Aitchison,
 # arXiv 2405.13698). Batch: Power Lines, arXiv 2505.13738. A warm-up is a share of the run already.
@@ -179,10 +182,11 @@ def priors_for(target: Rung, law: Law) -> Priors:
 def width_free_priors(target: Rung) -> Priors:
     """Return beliefs for muP and CompleteP: the best rate does not depend on the size, unless the trials disagree.
 
-    No law's level was fitted under these parametrizations, so it is as uncertain as a user's value.
+    No law's level was fitted under these parametrizations, so it may be anywhere.
     """
     standard = LawShape(STANDARD, combined_law(target))
-    return Priors(law=combined_law(target, width_free=True), shapes=(standard,), offset=USER_OFFSET)
+    law = combined_law(target, width_free=True)
+    return Priors(law=law, shapes=(standard,), offset=UNKNOWN_LEVEL, size_exponent=WIDTH_FREE_EXPONENT)
 
 
 def axis_shapes(axis: str, target: Rung, level: float) -> tuple[LawShape, ...]:

@@ -13,6 +13,9 @@ from typing import Any
 from .fits import ScalingFit
 
 RATES_PER_DOUBLING = 4  # nearer rates cannot be told apart, and a coarse grid is easier to read
+# ln: how far a law's level is off in a family that it was not made for: rms over all laws and families
+# (benchmarks/tuning/families.log). At nano scale the level is off by as much (nano.log).
+UNKNOWN_LEVEL = 1.9
 DIVERGED_NATS = 1.0  # a final loss this far above the best of its rung counts as diverged
 SPARE = 1.5  # reserve as a multiple of a trial's probable cost, once trials of its model have been measured
 LEAST_COST = 0.25  # share of the expected cost that trials cost at least on average, whatever the first ones say
@@ -103,19 +106,25 @@ class LawShape:
 class Priors:
     """Beliefs before the first trial, as standard deviations on logarithmic scales.
 
-    The widths say how far a law may be off: `offset` in all, `exponent` in those of size, horizon and batch, and `nugget`
-    for each rung and its neighbours. They are what the families of benchmarks/tuning/families.log disagree by.
+    The widths say how far a law may be off: `offset` in all, `size_exponent` in that of the size, `exponent` in those of
+    horizon and batch, and `nugget` for each rung and its neighbours. They are what the families of benchmarks/tuning/families.log disagree by.
     """
 
     law: Law  # the expected rate, and the first of the shapes
     shapes: tuple[LawShape, ...] = ()  # others, through the same rate at the target
     offset: float = 0.45
+    size_exponent: float = 0.25
     exponent: float = 0.25
     nugget: float = 0.17
     curvature: float = 0.1  # nats for a factor of e around the optimum
     curvature_offset: float = 1.4
     before: Priors | None = None  # beliefs without the earlier sweeps that moved these ones: they count as much
     earlier: tuple[str, ...] = ()  # names of these sweeps
+
+    @property
+    def exponents(self) -> tuple[float, float, float]:
+        """Return the widths of the exponents of size, horizon and batch."""
+        return self.size_exponent, self.exponent, self.exponent
 
     def earlier_names(self) -> str:
         more = len(self.earlier) - NAMED
