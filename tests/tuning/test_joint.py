@@ -27,7 +27,9 @@ def observed(problem, truth, rng=None, rates=RATES, rungs=None):
 
 
 def wide(problem):
-    return replace(problem, priors=Priors(lambda rung: math.log(1e-3), offset=1.5, size_exponent=1.0, exponent=1.0, nugget=0.02))
+    return replace(
+        problem, priors=Priors(lambda rung: math.log(1e-3), offset=1.5, size_exponent=1.0, exponent=1.0, nugget=0.02)
+    )
 
 
 def test_exponents_that_no_law_has_are_followed_to_the_target():
