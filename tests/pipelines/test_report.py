@@ -113,6 +113,17 @@ def test_the_page_of_a_run_tells_how_it_went(config):
     assert titles == [*first, *of_experts]
 
 
+def test_the_attempt_that_trains_now_is_running_and_has_come_this_far(config):
+    store = open_store(config.store)
+    attempt = claim_attempt(store, "r", mesh="single", world_size=1)
+    record_resume(store, "r", attempt, 30)
+    writer = MetricsWriter(store, "r", attempt)
+    writer.write(33, {"train/loss": 1.0})
+    writer.lines.flush()
+    words = " | ".join(Page(report(config, "r").html).words)
+    assert "30 to 33 | running" in words and "no word of its end" not in words
+
+
 def test_a_run_without_an_attempt_has_a_page_too(tmp_path):
     config = tiny_config(tmp_path / "store")
     create_run(

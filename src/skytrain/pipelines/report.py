@@ -10,7 +10,7 @@ from datetime import datetime
 
 from ..config import Config, SkytrainError, format_seconds
 from ..merging import read_provenance
-from ..report import RunPage, compare_html, framed_page, run_html
+from ..report import RunCurves, RunPage, compare_html, framed_page, run_html
 from ..runs import (
     LogSelection,
     RunLogs,
@@ -88,12 +88,13 @@ def run_page(config: Config, store: Store, name: str) -> RunPage:
     spent = costs(config, name, None)
     status = status_of(store, record)
     metrics = read_metrics(store, name)
+    curves = run_curves(store, record, status, metrics)
     return RunPage(
         record=record,
         status=status,
         metrics=metrics,
-        curves=run_curves(store, record, status, metrics),
-        attempts=_attempts(store, name),
+        curves=curves,
+        attempts=_attempts(store, name, curves),
         costs=_lower_head(cost_rows(spent)) if spent.machines else (),
         cost_notes=cost_notes(spent),
         stages=_lower_head(list(spent.stages)) if spent.stages else (),
@@ -119,14 +120,16 @@ def _scores(store: Store, name: str) -> list[tuple[str, ...]]:
     return [("task", "scoring", "value", "items", "step"), *rows] if rows else []
 
 
-def _attempts(store: Store, name: str) -> list[tuple[str, ...]]:
+def _attempts(store: Store, name: str, curves: RunCurves) -> list[tuple[str, ...]]:
+    spans = {span.number: span for span in curves.attempts}
     rows: list[tuple[str, ...]] = [("attempt", "started", "lasted", "host", "ranks", "mesh", "steps", "ended by")]
     for number in attempt_numbers(store, name):
         begun = read_attempt(store, name, number)
         outcome = read_outcome(store, name, number) or {}
         failure = read_failure(store, name, number)
         ended = outcome.get("ended_at") or (failure.failed_at if failure else None)
-        why = failure.reason.partition("\n")[0] if failure else outcome.get("cause") or outcome.get("outcome")
+        span = spans.get(number)
+        reached = curves.status.step if span and span.state == "running" else "?"
         rows.append(
             (
                 str(number),
@@ -135,8 +138,8 @@ def _attempts(store: Store, name: str) -> list[tuple[str, ...]]:
                 str(begun.get("host", "?")),
                 str(begun.get("world_size", "?")),
                 str(begun.get("mesh", "?")),
-                f"{_resumed_at(store, name, number)} to {outcome.get('step', '?')}",
-                str(why or "no word of its end"),
+                f"{_resumed_at(store, name, number)} to {outcome.get('step', reached)}",
+                span.ended_by if span else "?",
             )
         )
     return rows
