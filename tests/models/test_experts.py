@@ -149,18 +149,20 @@ def test_dense_layers_come_first(decoder_config):
     assert model.blocks["0"].mixture is None and model.blocks["1"].mlp is None
 
 
+@pytest.mark.parametrize("bias", ["none", "all"])
 @pytest.mark.parametrize("changes", [{}, {"shared_width": 12, "dense_layers": 1, "bias": True}])
-def test_the_planner_counts_total_and_active_parameters(decoder_config, changes):
-    config = small(decoder_config, **changes)
+def test_the_planner_counts_total_and_active_parameters(decoder_config, changes, bias):
+    config = dataclasses.replace(small(decoder_config, **changes), bias=bias)
     model = build_model(config, seed=0)
     size = decoder_size(config)
     padding = (config.padded_vocab - config.vocab_size) * config.width * 2  # of embedding and head
     assert size.parameters == sum(parameter.numel() for parameter in model.parameters()) - padding
-    layers = config.layers - config.experts.dense_layers
-    idle = layers * (6 - 2) * 3 * 48 * 24
-    assert size.active_parameters == size.parameters - idle
+    idle = (6 - 2) * (config.layers - config.experts.dense_layers)  # experts
+    matrices = 3 * 48 * 24
+    assert size.active_parameters == size.parameters - idle * (matrices + (2 * 24 + 48 if bias == "all" else 0))
     whole = dataclasses.replace(config, experts=dataclasses.replace(config.experts, per_token=6))
-    assert decoder_flops_per_token(whole, 32) - decoder_flops_per_token(config, 32) == 6 * idle
+    # Biases are added, not multiplied.
+    assert decoder_flops_per_token(whole, 32) - decoder_flops_per_token(config, 32) == 6 * idle * matrices
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,8 @@ def decoder_size(config: DecoderConfig) -> DecoderSize:
     attention = sum(rows * columns for rows, columns in attention_matrices(config))
     ups = 2 if config.gated_mlp else 1
     matrices = config.layers * attention
-    idle = 0  # experts that a token does not go through
+    idle = 0  # matrices of experts that a token does not go through
+    idle_vectors = 0
     routed = 0  # all of them
     vectors = 0
     for layer in range(config.layers):
@@ -50,7 +51,7 @@ def decoder_size(config: DecoderConfig) -> DecoderSize:
                 each = ups * experts.width + width
                 vectors += experts.count * (each + 1)  # and the router's
                 vectors += ups * experts.shared_width + width if experts.shared_width else 0
-                idle += (experts.count - experts.per_token) * each
+                idle_vectors += (experts.count - experts.per_token) * each
                 routed += experts.count * each
 
     gains = 2 if config.norm == "layernorm" else 1  # and shifts
@@ -74,7 +75,7 @@ def decoder_size(config: DecoderConfig) -> DecoderSize:
     parameters = matrices + vectors + vocabulary * copies + positions + norm
     return DecoderSize(
         parameters=parameters,
-        active_parameters=parameters - idle,
+        active_parameters=parameters - idle - idle_vectors,
         matmul_parameters=matrices + vocabulary,
         active_matmul_parameters=matrices + vocabulary - idle,
         block_matrices=matrices,
