@@ -245,12 +245,18 @@ def test_a_dry_run_without_an_account_shows_stages_that_share_the_budget(
     assert "of $150.00" in said.err and "placeholders" in said.err
 
 
-def test_a_budget_that_only_pays_for_the_other_stages_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("usd", [0.5, 7.5])
+def test_a_budget_that_is_too_small_for_the_whole_job_is_refused_with_one_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], usd: float
 ) -> None:
+    """Training alone needs $6.80 at its p90, and the other stages keep some $2."""
     monkeypatch.chdir(tmp_path)
-    assert pipeline_words(monkeypatch, "recipe=gpt2-124m-pile", "budget.usd=0.5", "cloud=ec2", "--dry-run") == 2
-    assert "nothing is left to train with" in capsys.readouterr().err
+    words = ("recipe=gpt2-124m-pile", "cloud=ec2", "--dry-run")
+    assert pipeline_words(monkeypatch, *words, f"budget.usd={usd}") == 2
+    said = capsys.readouterr().err
+    assert f"budget.usd={usd} is too small: training costs up to $" in said
+    enough = re.findall(r"try: (budget\.usd=\d+),", said)[0]
+    assert not pipeline_words(monkeypatch, *words, enough)
 
 
 def test_only_ec2_runs_a_pipeline(

@@ -46,6 +46,7 @@ from .preview import (
     PreviewSession as PreviewSession,
     account_folders as account_folders,
     is_preview as is_preview,
+    is_preview_folder as is_preview_folder,
     preview_container as preview_container,
     preview_image as preview_image,
 )

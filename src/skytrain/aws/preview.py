@@ -21,6 +21,7 @@ from .session import AwsIdentity, AwsSession
 
 ACCOUNT = "111122223333"  # that AWS uses in its documentation
 FOLDER = Path(__file__).with_name("preview_account")
+COPY = "skytrain-preview-"  # how the names of its copies for other regions begin
 REGION = "us-east-1"  # of the placeholders in that folder
 PREVIEW_NOTE = (
     "no account is set up in this folder: account, bucket, subnets, roles and images below are placeholders, prices are "
@@ -45,12 +46,17 @@ def account_folders(folders: Sequence[Path], words: Sequence[str] = (), region: 
     return [*folders, FOLDER if wanted in (None, "null", REGION) else _folder_in(str(wanted))]
 
 
+def is_preview_folder(folder: Path) -> bool:
+    """Return whether a folder of groups has the placeholders."""
+    return folder == FOLDER or folder.name.startswith(COPY)
+
+
 @cache
 def _folder_in(region: str) -> Path:
     """Return a folder with the placeholders in another region, which goes when the command ends."""
     lines = (FOLDER / CLOUD_FILE).read_text(encoding="utf-8").splitlines(keepends=True)
     kept = [line for line in lines if not re.match(rf"\s+{REGION}[d-z]:", line)]  # most regions have three zones
-    folder = Path(tempfile.mkdtemp(prefix="skytrain-preview-"))
+    folder = Path(tempfile.mkdtemp(prefix=COPY))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     shutil.copytree(FOLDER, folder, dirs_exist_ok=True)
     (folder / CLOUD_FILE).write_text("".join(kept).replace(REGION, region), encoding="utf-8")

@@ -50,6 +50,7 @@ HERE = {
     "max_seq_length": LENGTH,
     "max_length": LENGTH,
     "seq_len": LENGTH,
+    "context_length": LENGTH,
     "seq_length": LENGTH,
     "sequence_len": LENGTH,
     "sample_packing": "loader.packing=documents",

@@ -121,6 +121,7 @@ from .plan_file import (
 )
 from .plan_finish import finish_plan as finish_plan, finish_work as finish_work
 from .plan_making import (
+    BudgetTooSmall as BudgetTooSmall,
     PlanMaterial as PlanMaterial,
     choose as choose,
     costly_settings as costly_settings,

@@ -135,6 +135,18 @@ def costly_settings(config: Config, choice: Offer, workload_for: Callable[[Confi
     return lines
 
 
+class BudgetTooSmall(SkytrainError):
+    """The error of a budget below the 90th percentile of every offer's cost."""
+
+    def __init__(self, budget_usd: float, least_usd: float, offer: str) -> None:
+        super().__init__(
+            f"budget.usd={budget_usd:g} is too small for every offer: the least that works is ${least_usd:,.2f} ({offer})\n"
+            f"  try: budget.usd={math.ceil(least_usd)}, or fewer tokens: with --how-many-tokens, plan says how many it buys"
+        )
+        self.least_usd = least_usd
+        self.offer = offer
+
+
 def refuse(offers: Sequence[Offer], request: PlanRequest, workload: Workload) -> SkytrainError:
     """Return an error that says why no offer can be chosen and what would be the minimum to make one possible."""
     priced = [offer for offer in offers if offer.estimate]
@@ -172,9 +184,7 @@ def refuse(offers: Sequence[Offer], request: PlanRequest, workload: Workload) ->
         return SkytrainError(
             f"no offer can be used: {cheapest.name}: {cheapest.problem}\n  try another --instance, or without it"
         )
-    return SkytrainError(
-        f"budget.usd={request.budget_usd:g} is too small for every offer: the least that works is ${cheapest.estimate.usd_p90:,.2f} ({cheapest.name})\n  try: budget.usd={math.ceil(cheapest.estimate.usd_p90)}, or fewer tokens: with --how-many-tokens, plan says how many it buys"
-    )
+    return BudgetTooSmall(request.budget_usd, cheapest.estimate.usd_p90, cheapest.name)
 
 
 def _enough_nodes(quick: Offer, hours: float, workload: Workload) -> int | None:

@@ -9,7 +9,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from ..aws import AwsSession, is_preview
-from ..config import Composed, Config, HFModelConfig, SkytrainError, finish_settings, make, uses_deepspeed
+from ..config import (
+    Composed,
+    Config,
+    HFModelConfig,
+    SkytrainError,
+    finish_settings,
+    format_bytes,
+    make,
+    uses_deepspeed,
+)
 from ..corpus import recipe_hash, unpacked_bytes
 from ..jobs import FINISH_SUFFIX
 from ..planning import (
@@ -269,6 +278,26 @@ def prepare_work(config: Config) -> PrepareWork:
     text = unpacked_bytes(pieces)
     share = min(1.0, target / text) if target and text else 1.0
     return _work(config, text * share, stored * share, folder)
+
+
+def assumed_text(config: Config) -> str | None:
+    """Return a line about a source whose size nobody can tell: hours and dollars are those of an assumed one."""
+    if config.data.target_tokens:
+        return None
+    source = make(config.data.source.target, config.data.source.args, key="data.source")
+    if hasattr(source, "pieces"):
+        if not is_preview(config.cloud):  # it was listed
+            return None
+        try:
+            source.pieces()
+        except SkytrainError:
+            pass
+        else:
+            return None
+    return (
+        f"how much text data={config.data.name} has is not known here, and hours and dollars are those of "
+        f"{format_bytes(UNKNOWN_BYTES)}: skytrain plan prepare --bytes SIZE says what yours takes"
+    )
 
 
 def _work(config: Config, text: float, stored: float, folder: str) -> PrepareWork:

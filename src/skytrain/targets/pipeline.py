@@ -7,13 +7,14 @@ left out: the same command continues a pipeline that was interrupted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ..aws import PREVIEW_NOTE, is_preview
 from ..checkpoints import committed
 from ..config import Composed, Config, SkytrainError, finish_settings
-from ..planning import Budget
+from ..planning import Budget, BudgetTooSmall
 from ..runs import (
     LaunchedStage,
     NoRuns,
@@ -30,12 +31,13 @@ from ..storage import Store, open_store
 from ..tokens import find_training_data
 from .base import LaunchRequest, ReadyJob
 from .inputs import MissingInput, find_inputs, weights_to_stage
-from .jobs import finish_name, job_name, plan_finishing, plan_preparation
+from .jobs import assumed_text, finish_name, job_name, plan_finishing, plan_preparation
 from .plans import PlannedJob, plan_words, planned_job
 from .registry import find_target
 from .run_status import find_status
 
 STAGES = ("prepare", "train", "finish")
+CENT = 0.01
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def prepare_pipeline(request: LaunchRequest) -> ReadyJob:
     missing = (
         [*weights_to_stage(config), PREVIEW_NOTE] if preview else _check_inputs(stages, config, words, request.dry_run)
     )
-    notes = [*ready.notes, *missing]
+    notes = [*ready.notes, *_assumed(stages, config), *missing]
     record = _record(config, stages, jobs, earlier, run)
 
     def start(reporter: Reporter) -> Sequence[str]:
@@ -180,21 +182,33 @@ def _shared(stages: Sequence[_Stage], config: Config, store: Store, earlier: Pip
     kept = 0.0
     for stage in stages:
         if stage.name != "train":
-            plan = stage.plan(left).plan
-            most = max(
-                offer.nodes * offer.max_usd_per_hour_each * offer.kill_after_seconds / 3600 for offer in plan.offers
-            )
+            most = _most_usd(stage.plan(left))
             kept += most
             jobs[stage.name] = stage.plan(spent[stage.run] + most)
     for stage in stages:
         if stage.name == "train":
-            if kept >= left:
+            share = left - kept
+            try:
+                jobs[stage.name] = stage.plan(spent[stage.run] + max(share, CENT))
+            except BudgetTooSmall as error:
+                others = sum(_most_usd(other.plan(None)) for other in stages if other is not stage)
+                least = total - left + others + error.least_usd - spent[stage.run]
+                raise SkytrainError(
+                    f"budget.usd={total:g} is too small: training costs up to ${error.least_usd:,.2f} ({error.offer}), "
+                    f"${others:.2f} is kept for the other stages, and ${total - left:.2f} is spent\n"
+                    f"  try: budget.usd={math.ceil(least)}, or fewer tokens: with --how-many-tokens, plan says how many it buys"
+                ) from None
+            if share <= 0:
                 raise SkytrainError(
                     f"budget.usd={total:g}: ${total - left:.2f} is spent, and ${kept:.2f} is kept for the other stages: "
                     "nothing is left to train with\n  raise budget.usd"
                 )
-            jobs[stage.name] = stage.plan(spent[stage.run] + left - kept)
     return [jobs[stage.name] for stage in stages]
+
+
+def _most_usd(job: PlannedJob) -> float:
+    """Return what a stage can cost until its latest kill time."""
+    return max(offer.nodes * offer.max_usd_per_hour_each * offer.kill_after_seconds / 3600 for offer in job.plan.offers)
 
 
 def _check_inputs(stages: Sequence[_Stage], config: Config, words: Sequence[str], dry_run: bool) -> list[str]:
@@ -236,6 +250,12 @@ def _record(
     before = {stage.name: stage for stage in (earlier.stages if earlier else [])}
     known = {**before, **now}
     return PipelineRecord(run, config.budget.usd, [known[name] for name in STAGES if name in known])
+
+
+def _assumed(stages: Sequence[_Stage], config: Config) -> list[str]:
+    """Return what the plan of the first stage does not know."""
+    assumed = assumed_text(config) if stages[0].name == "prepare" else None
+    return [] if assumed is None else [assumed]
 
 
 def _last_stages(config: Config, stages: Sequence[_Stage]) -> list[tuple[str, str]]:

@@ -155,6 +155,17 @@ class PreparedLaunch:
         return first.nodes * first.zones[0].usd_per_hour
 
 
+def price_text(prepared: PreparedLaunch, launches: int = 1) -> str:
+    """Return the price of the chosen zone, and those that the plan's dollars are made of: they differ between zones."""
+    offer = prepared.plan.choice
+    low, high = (f"${launches * offer.nodes * usd:.2f}" for usd in offer.usd_per_hour_each)
+    planned = low if low == high else f"{low} to {high}"
+    if is_preview(prepared.groups[0].cloud):
+        return f"{planned} an hour{'' if low == high else ', by zone'}"
+    now = f"${launches * prepared.usd_per_hour:.2f}"
+    return f"{now} an hour{'' if planned == now else f' (planned with {planned})'}"
+
+
 def prepare_launch(
     job: PlannedJob, preflight: Preflight, tell: Callable[[Finding], None], smoke: PlannedJob | None = None
 ) -> PreparedLaunch:

@@ -22,7 +22,7 @@ from ..lifecycle import rollback_on_error
 from ..limits import ENDPOINT_RUNS
 from ..plans import PlannedJob
 from ..serving import EXPORTED, ServeJob, key_command, model_key, plain_name, upload_model
-from .launch import PreparedLaunch, prepare_launch, start_launch
+from .launch import PreparedLaunch, prepare_launch, price_text, start_launch
 from .machines import remove_quietly
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _rows(endpoint: _Endpoint, model: ServedModel) -> Sequence[tuple[str, str]]:
         ("run", endpoint.prepared.run),
         ("model", f"{model.name}, {format_bytes(endpoint.prepared.plan.data.bytes)} of weights"),
         ("machine", f"{offer.instance_type} ({offer.market}), {offer.gpus_per_node} x {offer.gpu}, in {first.zone}"),
-        ("price", f"${endpoint.prepared.usd_per_hour:.2f} an hour; at most ${offer.max_usd_per_hour_each:.2f}"),
+        ("price", f"{price_text(endpoint.prepared)}; at most ${offer.max_usd_per_hour_each:.2f}"),
         ("kill time", f"{first.kill_at}; at most ${offer.max_usd_per_hour_each * offer.cost.hours:.2f} by then"),
         ("store", endpoint.prepared.store.url(endpoint.model_key)),
     ]

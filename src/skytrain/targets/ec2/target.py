@@ -23,6 +23,7 @@ from .launch import (
     plan_sweep_launch,
     prepare_launch,
     prepare_stages,
+    price_text,
     quiet,
     smoke_job,
     smoke_text,
@@ -223,7 +224,7 @@ def _summary(prepared: PreparedLaunch) -> list[tuple[str, str]]:
             "machines",
             f"{offer.nodes} x {offer.instance_type} ({offer.market}) in {first.zone}, {offer.disk_gb:,} GB of disk each",
         ),
-        ("price", f"${prepared.usd_per_hour:.2f} an hour; at most ${highest:.2f}"),
+        ("price", f"{price_text(prepared)}; at most ${highest:.2f}"),
         ("takes", f"{cost.hours:.1f} h (p90 {cost.hours_p90:.1f} h)"),
         ("costs", f"${cost.usd:.2f} (${cost.usd_p10:.2f} to ${cost.usd_p90:.2f})"),
         *([("budget", _budget_text(budget, cost.usd))] if (budget := prepared.budget_usd) is not None else []),
@@ -252,7 +253,7 @@ def _stage_summary(prepared: PreparedLaunch) -> list[tuple[str, str]]:
     most = f"; at most ${prepared.budget_usd:.2f}" if prepared.budget_usd is not None else ""
     machines = f"{offer.nodes} x {offer.instance_type} ({offer.market}) in {group.zone}"
     return [
-        (prepared.record.verb, f"{machines}, ${prepared.usd_per_hour:.2f} an hour"),
+        (prepared.record.verb, f"{machines}, {price_text(prepared)}"),
         (
             "",
             f"{cost.hours:.1f} h (p90 {cost.hours_p90:.1f} h), ${cost.usd:.2f} (${cost.usd_p10:.2f} to ${cost.usd_p90:.2f}){most}",
@@ -302,7 +303,7 @@ def _sweep_summary(planned: SweepLaunch, prepared: Sequence[PreparedLaunch]) -> 
     return [
         ("sweep", planned.name),
         ("machines", f"{len(prepared)} x {offer.instance_type} ({offer.market}) in {first.zone}"),
-        ("price", f"${sum(one.usd_per_hour for one in prepared):.2f} an hour"),
+        ("price", price_text(prepared[0], len(prepared))),
         ("budget", f"${schedule.budget_usd:.2f}: {kept}"),
         ("trials", f"{len(schedule.trials)} planned, ${sum(one.usd for one in schedule.trials):.2f} at most"),
         ("kill time", f"{first.kill_at}: AWS ends the machines then, with at most ${search:.2f} spent by them"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ...aws import AwsSession, Call, CloudError, Tags, preview_container, pushed_image
 from ...config import Composed, Config, plugin_targets
-from ...planning import Plan, timestamp
+from ...planning import Market, Plan, load_catalog, timestamp
 from ...runs import (
     LaunchedGroup,
     LaunchId,
@@ -33,6 +33,7 @@ from .checks import training_job_checks
 from .jobs import billed_usd, jobs_of, on_demand_usd, stop_job, training_job
 from .requests import CONFIG, ENTRY, JobPlaces, SageMakerJobSpec, StartScript, check_settings
 
+ON_DEMAND: Market = "on-demand"
 NAME_TAKEN = "ResourceInUse"  # CreateTrainingJob's error for a name that a job has, or had
 
 
@@ -182,7 +183,7 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
         run=run, launch=number, offer=plan.choice, tags=tags, cloud=config.cloud, places=places, launched_at=now
     )
     job.request()  # settings that SageMaker refuses are told before prices are asked for
-    usd = max(job.offer.usd_per_hour_each) if preflight.preview else _price(session, job)
+    usd = _preview_price(job) if preflight.preview else _price(session, job)
     billed = 0.0 if preflight.preview else billed_usd(session, earlier)
     most = seconds_affordable(config, store, run, usd * job.offer.nodes, billed_usd=billed)
     offer = replace(job.offer, kill_after_seconds=min(job.offer.kill_after_seconds, most))
@@ -239,6 +240,17 @@ def _free_number(session: AwsSession, project: str, run: str, first: int) -> str
     while training_job(session, scheduler_job_name(project, run, f"{first:05d}")) is not None:
         first += 1
     return f"{first:05d}"
+
+
+def _preview_price(job: SageMakerJobSpec) -> float:
+    """Return what the packaged or refreshed catalogue says: SageMaker's price, or EC2's on demand, which is lower."""
+    given = job.cloud.sagemaker.usd_per_hour
+    if given is not None:
+        return given
+    catalog = load_catalog()
+    kind = (job.offer.instance_type, job.offer.region, ON_DEMAND)
+    price = catalog.sagemaker_price(*kind) or catalog.price(*kind)
+    return price.usd_per_hour_max if price is not None else max(job.offer.usd_per_hour_each)
 
 
 def _price(session: AwsSession, job: SageMakerJobSpec) -> float:

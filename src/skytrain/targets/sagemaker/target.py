@@ -90,6 +90,7 @@ def write_failure(root: Path, reason: str) -> None:
 
 
 NO_FAILURES = {EXIT_CODES[cause] for cause in ("done", INTERRUPTED, UNCOMMITTED)}
+EC2_PRICE = "the price is EC2's on demand; SageMaker's is higher, and a launch asks for it: skytrain catalog refresh"
 ONE_KIND = "a training job has one kind of machine: the plan's fallbacks are not used"
 
 
@@ -134,7 +135,7 @@ class SageMakerLauncher(LaunchTarget):
             start=start,
             session=launch.session,
             usd_per_hour=launch.usd_per_hour,
-            notes=[ONE_KIND] if plan.offers[1:] else [],
+            notes=[*([ONE_KIND] if plan.offers[1:] else []), *_price_notes(preflight, launch)],
             next_arguments=["cloud=sagemaker"],
         )
 
@@ -226,6 +227,12 @@ def _summary(launch: SageMakerLaunch) -> list[tuple[str, str]]:
         ("waits", f"up to {format_seconds(job.wait_seconds)} for machines, which costs nothing"),
         ("store", launch.store.root),
     ]
+
+
+def _price_notes(preflight: Preflight, launch: SageMakerLaunch) -> list[str]:
+    """Return what a preview says of a price that is not SageMaker's: a launch asks the Pricing API."""
+    asked = launch.job.cloud.sagemaker.usd_per_hour is not None or SELLER.has_prices(load_catalog())
+    return [] if asked or not preflight.preview else [EC2_PRICE]
 
 
 def _training_jobs(config: Config, run: str) -> list[SchedulerJob]:

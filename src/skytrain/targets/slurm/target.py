@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ...aws import is_preview_folder
 from ...config import Composed, Config, SkytrainError, format_seconds
 from ...planning import JobKind
 from ...runs import Reporter
@@ -128,13 +129,18 @@ def _active_jobs(run: str) -> list[SchedulerJob]:
 
 
 def _options(request: LaunchRequest) -> list[str]:
-    return [word for folder in request.folders for word in ("--config-dir", str(folder.absolute()))]
+    return [word for folder in _folders(request) for word in ("--config-dir", str(folder.absolute()))]
+
+
+def _folders(request: LaunchRequest) -> list[Path]:
+    """Return the user's folders: the placeholders of an AWS account are of no use on a cluster."""
+    return [folder for folder in request.folders if not is_preview_folder(folder)]
 
 
 def _next_arguments(composed: Composed, request: LaunchRequest) -> list[str]:
     """Return what makes the next commands find the same store."""
     store = [word for word in composed.overrides if word.startswith("store")]
-    return ["cloud=slurm", *store, *(word for folder in request.folders for word in ("--config-dir", str(folder)))]
+    return ["cloud=slurm", *store, *(word for folder in _folders(request) for word in ("--config-dir", str(folder)))]
 
 
 def _compose(request: LaunchRequest) -> Composed:
