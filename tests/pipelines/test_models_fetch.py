@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -254,3 +255,20 @@ def test_the_staged_weights_are_those_of_the_hub(hub, root, exported):
     here = load_hf_folder(exported)
     for (name, value), other in zip(there.named_parameters(), here.parameters(), strict=True):
         assert torch.equal(value, other), name
+
+
+def test_a_tokenizer_that_the_hub_gives_to_nobody_needs_its_token_on_rented_machines(
+    hub: PublishedModel, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_store(monkeypatch, lambda: open_store(str(tmp_path / "bucket")))
+    words = ["tokenizer=hf", f"tokenizer.name={exported}", "data=synthetic", "store.root=s3://bucket/demo"]
+    config = compose_model([*words, "cloud.target=ec2"]).config
+    config = replace(config, tokenizer=replace(config.tokenizer, name=NAME))
+    hub.token = "mine"
+    monkeypatch.setenv("HF_TOKEN", "mine")  # which rented machines do not have
+    with pytest.raises(MissingInput, match=r"cloud\.secrets\.HF_TOKEN=skytrain/hf"):
+        find_inputs(config, "prepare")
+    given = replace(config, cloud=replace(config.cloud, secrets={"HF_TOKEN": "skytrain/hf"}))
+    assert find_inputs(given, "prepare") == []
+    hub.token = None
+    assert find_inputs(config, "prepare") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,13 +14,17 @@ import yaml  # type: ignore[import-untyped]
 
 from skytrain.aws import Call, CloudError
 from skytrain.cli.main import main
-from skytrain.config import Config, compose
-from skytrain.runs import create_run, new_record
+from skytrain.config import Config, SkytrainError, compose
+from skytrain.pipelines.prepare import prepare
+from skytrain.pipelines.train import train
+from skytrain.planning import load_catalog
+from skytrain.runs import Silent, create_run, new_record
 from skytrain.storage import Store, open_store
 from skytrain.targets import Preflight, find_inputs, run_checks
 from skytrain.targets.ec2.requests import network_interfaces
 from skytrain.targets.emr.checks import spark_job_checks
 from skytrain.targets.inputs import LostCheckpoint, MissingInput
+from tests.support.tiny import tiny_config
 from tests.support.token_manifests import store_manifests
 
 from .conftest import use_store
@@ -211,12 +216,55 @@ def test_a_closed_network_needs_the_data_of_tasks_in_the_store(store: Store) -> 
         find_inputs(configured(*tasks), "train")
 
 
+def test_a_task_that_only_a_file_of_this_computer_describes_is_refused(store: Store, tmp_path: Path) -> None:
+    """Its data is in the bucket, and machines would boot, and not know the task."""
+    store_manifests(store, configured())
+    store.write("quiz.jsonl", b"{}\n")
+    (tmp_path / "quiz.yaml").write_text("kind: multiple_choice\ndata: s3://bucket/demo/quiz.jsonl\n")
+    (tmp_path / "facts.jsonl").write_text("{}\n")
+    for tasks in (f"evaluation.tasks=[{tmp_path}/quiz.yaml]", f"evaluation.folder={tmp_path} evaluation.tasks=[quiz]"):
+        with pytest.raises(
+            MissingInput, match=r"(?s)quiz\.yaml is a file of this computer.*skytrain evaluate --from RUN"
+        ):
+            find_inputs(configured("evaluation.every=10", *tasks.split()), "train")
+    given = "evaluation.data.facts=s3://bucket/demo/quiz.jsonl"
+    with pytest.raises(MissingInput, match=r"(?s)facts\.jsonl is a file of this computer.*evaluation\.tasks=\[facts\]"):
+        find_inputs(configured("evaluation.every=10", f"evaluation.tasks=[{tmp_path}/facts.jsonl]", given), "train")
+    assert (
+        find_inputs(configured("evaluation.every=10", "evaluation.tasks=[facts]", given), "train")[-1] == "task facts"
+    )
+
+
 def test_a_checkpoint_that_was_saved_and_is_gone_is_refused(store: Store) -> None:
     store_manifests(store, configured())
     store.write("runs/looks/attempts/1/resumed.json", json.dumps({"step": 40, "before": {}}).encode())
     with pytest.raises(LostCheckpoint, match="step 40 was saved"):
         find_inputs(configured(), "train")
     assert find_inputs(configured("trainer.lost_steps=retrain"), "train")
+
+
+def test_a_run_with_other_settings_or_nothing_left_or_a_cut_off_checkpoint_rents_no_machines(store: Store) -> None:
+    """Machines would boot, find it out, and end."""
+    words = ("run=looks", "trainer.precision=auto", "trainer.validate_every=null")
+    trained = tiny_config(store.root, *words, "trainer.stop_at_step=1")
+    prepare(trained, Silent())
+    train(trained, Silent())
+
+    def launched(*more: str) -> list[str]:
+        config = tiny_config("s3://bucket/demo", *words, *more)
+        return find_inputs(replace(config, cloud=configured().cloud), "train")
+
+    assert launched()[-1] == "resumes from step 1"
+    with pytest.raises(
+        SkytrainError, match=r"(?s)run 'looks' was started with other settings:.*optimizer.lr: 0.003 -> 0.5"
+    ):
+        launched("optimizer.lr=0.5")
+    with pytest.raises(SkytrainError, match=r"(?s)step 1 of 1 already.*skytrain launch finish run=looks cloud=ec2"):
+        launched("trainer.stop_at_step=1")
+    tensors = max(store.list("runs/looks/checkpoints/"), key=lambda stat: stat.size)
+    store.delete(tensors.key)
+    with pytest.raises(LostCheckpoint, match=r"resume from step 1, whose checkpoint is damaged: .* is missing"):
+        launched()
 
 
 PREVIEWS = [
@@ -269,6 +317,60 @@ def test_a_preview_of_a_pipeline_says_what_its_last_machine_does_and_which_weigh
     assert not ended.value.code, printed.err
     assert "evaluates hellaswag, exports, reports" in printed.err
     assert "skytrain models fetch meta-llama/Llama-3.1-8B cloud=aws" in printed.err
+
+
+def previewed(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    """Return what a preview prints: the requests, and what is told about them."""
+    monkeypatch.setattr(sys, "argv", ["skytrain", *words.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    printed = capsys.readouterr()
+    assert not ended.value.code, printed.err
+    return printed.out, printed.err
+
+
+def test_the_prices_of_a_preview_are_those_that_its_dollars_are_made_of(
+    tmp_path: Path, no_aws: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Zones of us-east-1 differ by a factor of 2.5 for this type, and no zone is known without an account."""
+    monkeypatch.chdir(tmp_path)
+    words = "recipe=gpt2-124m-pile --instance g5.12xlarge --nodes 2 --market spot"
+    _, told = previewed(f"launch train {words} cloud=ec2 --dry-run", monkeypatch, capsys)
+    low, high = map(float, re.findall(r"price +\$([\d.]+) to \$([\d.]+) an hour, by zone", told)[0])
+    hours, usd = float(re.findall(r"takes +([\d.]+) h", told)[0]), float(re.findall(r"costs +\$([\d.]+)", told)[0])
+    assert low * hours < usd < high * hours
+
+
+def test_a_preview_on_sagemaker_does_not_take_ec2s_spot_price_for_the_most_that_a_job_costs(
+    tmp_path: Path, no_aws: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = (
+        "launch train recipe=gpt2-124m-pile --instance g5.12xlarge --nodes 2 --market spot cloud=sagemaker --dry-run"
+    )
+    _, told = previewed(words, monkeypatch, capsys)
+    price = load_catalog().price("g5.12xlarge", "us-east-1", "on-demand")
+    assert price is not None and f"${2 * price.usd_per_hour_max:.2f} an hour at most" in told
+    assert "the price is EC2's on demand; SageMaker's is higher" in told
+    assert "$7.00 an hour at most" in previewed(f"{words} cloud.sagemaker.usd_per_hour=3.5", monkeypatch, capsys)[1]
+
+
+def test_a_preview_says_that_the_size_of_a_source_is_assumed(
+    tmp_path: Path, no_aws: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    words = "launch prepare data=text data.source.paths=s3://b/x/*.txt cloud=ec2 --dry-run"
+    assert "hours and dollars are those of 1.00 GB" in previewed(words, monkeypatch, capsys)[1]
+    assert "those of 1.00 GB" not in previewed(f"{words} data.target_tokens=2B", monkeypatch, capsys)[1]
+
+
+def test_a_preview_of_a_batch_script_has_no_placeholders_of_an_aws_account(
+    tmp_path: Path, no_aws: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script, _ = previewed("launch train recipe=quickstart cloud=slurm --dry-run", monkeypatch, capsys)
+    assert "skytrain node recipe=quickstart" in script and "--config-dir" not in script
 
 
 def test_a_preview_of_an_endpoint_has_the_sizes_of_the_run_on_this_computer(

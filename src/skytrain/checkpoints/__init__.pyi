@@ -5,6 +5,7 @@ from .commits import (
     committed_steps as committed_steps,
     find_commit as find_commit,
     find_run as find_run,
+    has_trained as has_trained,
     read_manifest as read_manifest,
     read_marker as read_marker,
     read_validation as read_validation,
@@ -44,4 +45,4 @@ from .retention import Keep as Keep, Pruned as Pruned, prune as prune
 from .saved import SavedTensors as SavedTensors, open_checkpoint as open_checkpoint
 from .saving import SaveOptions as SaveOptions, SaveTarget as SaveTarget, for_saves as for_saves
 from .streamed import write_streamed as write_streamed
-from .verification import newest_intact as newest_intact, verify as verify
+from .verification import check_sizes as check_sizes, newest_intact as newest_intact, verify as verify

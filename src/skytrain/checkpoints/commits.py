@@ -18,7 +18,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 from ..config import build
-from ..runs import Fence, RunRecord, Superseded, check_newest, list_runs, load_run, now, read_fence
+from ..runs import (
+    Fence,
+    RunRecord,
+    Superseded,
+    attempt_numbers,
+    check_newest,
+    list_runs,
+    load_run,
+    now,
+    read_failure,
+    read_fence,
+    read_metrics,
+)
 from ..storage import (
     MANIFEST_BYTES,
     DamagedRecord,
@@ -90,6 +102,16 @@ def marker_key(key: str, attempt: int) -> str:
 def committed(store: Store, run: str) -> list[Commit]:
     """Return the run's checkpoints in order of step, one for each step."""
     return _valid_commits(store.list(_folder(run)), read_fence(store, run))
+
+
+def has_trained(store: Store, run: str) -> bool:
+    """Return whether a step of the run was trained, or may be at this moment.
+
+    A run whose attempts all failed before their first step has nothing that other settings would contradict.
+    """
+    attempts = attempt_numbers(store, run)
+    failed = attempts and all(read_failure(store, run, number) is not None for number in attempts)
+    return not failed or bool(committed(store, run)) or bool(read_metrics(store, run))
 
 
 def committed_steps(store: Store, run: str) -> list[int]:

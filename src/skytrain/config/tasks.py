@@ -29,6 +29,7 @@ class NamedTask:
     name: str
     config: TaskConfig
     data: str | None
+    file: str | None = None  # of this computer, without which another machine does not know the task
 
 
 def finish_settings(config: Config, *only: str) -> Config:
@@ -73,12 +74,12 @@ def _find(entry: str, evaluation: EvaluationConfig) -> NamedTask:
     if path.suffix in TASK_FILES:
         if not path.exists():
             raise ConfigError(KEY, f"{entry}: no such file")
-        return _from_file(path, path.stem, evaluation)
+        return replace(_from_file(path, path.stem, evaluation), file=str(path))
     if evaluation.folder is not None:
         for suffix in (".yaml", *RECORD_FILES, *TEXT_FILES):
             own = Path(evaluation.folder).expanduser() / f"{entry}{suffix}"
             if own.exists():
-                return _from_file(own, entry, evaluation)
+                return replace(_from_file(own, entry, evaluation), file=str(own) if suffix == ".yaml" else None)
     data = evaluation.data.get(entry)
     if entry in builtin_tasks():
         content = files(GROUPS_MODULE).joinpath("task").joinpath(f"{entry}.yaml").read_text(encoding="utf-8")

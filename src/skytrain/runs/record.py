@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..config import EXECUTION, RESULT, Config, SkytrainError, flatten, nearest, select, upgrade
+from ..config import EXECUTION, RESULT, WEIGHTS, Config, SkytrainError, flatten, nearest, select, upgrade
 from ..storage import (
     DamagedRecord,
     NotFound,
@@ -168,6 +168,37 @@ def result_digest(config: Config, start: Start | None = None) -> str:
 def config_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return one line for each changed setting that determines the result."""
     return _differences(identity(before), identity(now))
+
+
+def changes_of_run(record: RunRecord, config: Mapping[str, Any], data: Mapping[str, str] | None) -> list[str]:
+    """Return one line for each setting, and each split of the data, that decides the numbers and is not the run's.
+
+    `data` has the hash of each split; None if it is not known.
+    """
+    # How the data is found may change: only what was found is compared.
+    changes = [line for line in config_changes(record.config, config) if not line.startswith("data.version:")]
+    if data is not None:
+        changes += [
+            f"data: {split}: {record.data.get(split, 'none')[:12]} -> {data.get(split, 'none')[:12]}"
+            for split in sorted({*record.data, *data})
+            if record.data.get(split) != data.get(split)
+        ]
+    return changes
+
+
+def other_settings(record: RunRecord, config: Mapping[str, Any], changes: Iterable[str], *, may_allow: bool) -> str:
+    """Return the message for a run that was started with other settings; `may_allow`: the command has --allow-changes."""
+    lines = "\n".join(f"  {line}" for line in changes)
+    then, here = (select(Config, one, {WEIGHTS}) for one in (record.config, config))
+    other = then != here or any(line.strip().startswith("tokenizer.") for line in lines.splitlines())
+    if other:
+        allow = "; with another model or tokenizer its checkpoints cannot be read"
+    else:
+        allow = "; --allow-changes resumes this run all the same" if may_allow else ""
+    return (
+        f"run {record.name!r} was started with other settings:\n{lines}\n"
+        f"  choose another name with run=NAME, or leave out `run` to get a new one{allow}"
+    )
 
 
 def other_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

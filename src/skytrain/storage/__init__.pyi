@@ -28,6 +28,8 @@ from .errors import (
     is_of_store as is_of_store,
 )
 from .hub import (
+    RepositoryKind as RepositoryKind,
+    asks_for_token as asks_for_token,
     explain_hub_error as explain_hub_error,
     hub_http_error as hub_http_error,
     is_hub_name as is_hub_name,

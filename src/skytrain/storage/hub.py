@@ -10,11 +10,13 @@ import re
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 from ..config import MissingExtra, SkytrainError, user_cache_folder
 from .opening import open_store
 
+RepositoryKind = Literal["model", "dataset"]
+ASK_SECONDS = 10.0
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
 
 
@@ -64,6 +66,23 @@ def _download_folder(url: str, patterns: Sequence[str]) -> Path:
             (folder / stat.key).parent.mkdir(exist_ok=True)
             store.download(stat.key, folder / stat.key)
     return folder
+
+
+def asks_for_token(name: str, kind: RepositoryKind) -> bool:
+    """Return whether the hub gives a repository to nobody without a token; False where the hub cannot be asked."""
+    try:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import RepositoryNotFoundError
+    except ImportError:
+        return False
+    repository, _, revision = name.partition("@")
+    try:
+        info = HfApi(token=False).repo_info(repository, revision=revision or None, repo_type=kind, timeout=ASK_SECONDS)
+    except RepositoryNotFoundError:  # private, or gated
+        return True
+    except (hub_http_error(), OSError, ValueError):
+        return False
+    return bool(getattr(info, "gated", False))
 
 
 def _matches(key: str, pattern: str) -> bool:

@@ -13,15 +13,37 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from ..aws import PREVIEW_NOTE, is_preview
-from ..checkpoints import committed
-from ..config import EXIT_CODES, Config, HFModelConfig, SkytrainError, find_tasks, finish_settings, has_layers
+from ..checkpoints import check_sizes, committed, has_trained
+from ..config import (
+    EXIT_CODES,
+    INTERRUPTED,
+    Config,
+    HFModelConfig,
+    SkytrainError,
+    find_tasks,
+    finish_settings,
+    has_layers,
+    make,
+    total_steps,
+)
 from ..evaluation import stored_task_key
 from ..planning import JobKind, expected_loss_text, repetition_text
-from ..runs import recorded_commit, run_name
-from ..storage import Store, is_hub_name, open_store, staged_at
+from ..runs import (
+    attempt_numbers,
+    changes_of_run,
+    check_not_renamed,
+    load_run,
+    other_settings,
+    plain,
+    read_outcome,
+    recorded_commit,
+    run_name,
+)
+from ..storage import RepositoryKind, Store, asks_for_token, is_hub_name, open_store, record_of, staged_at
 from ..tokens import (
     Prepared,
     check_validation,
+    data_hashes,
     find_training_data,
     has_tokenizer,
     is_stored,
@@ -29,6 +51,7 @@ from ..tokens import (
     open_mixture,
 )
 from .base import LaunchRequest, ReadyJob
+from .jobs import assumed_text
 from .plans import plan_words
 from .registry import check_request, find_target, target_of
 
@@ -36,6 +59,7 @@ HERE = "skytrain-store"  # the store of a computer without an account
 # The settings that decide which tokens are made, and where. Weights may bring the tokenizer.
 OF_PREPARE = ("recipe", "data", "tokenizer", "store", "model.weights", "model.name", "engine")
 TRACKER_KEY = "WANDB_API_KEY"
+HUB_KEY = "HF_TOKEN"
 
 
 class MissingInput(SkytrainError):
@@ -63,6 +87,8 @@ def prepare_job(request: LaunchRequest) -> ReadyJob:
         ready = replace(ready, summary=[*ready.summary, ("expects", expected)])
     if request.job == "train" and (repeats := repetition_text(ready.config)) is not None:
         ready = replace(ready, notes=(*ready.notes, repeats))
+    if request.job == "prepare" and (assumed := assumed_text(ready.config)) is not None:
+        ready = replace(ready, notes=(*ready.notes, assumed))
     if is_preview(ready.config.cloud):
         return replace(ready, notes=(*ready.notes, *weights_to_stage(ready.config), PREVIEW_NOTE))
     planned = plan_words(request.plan, request.folders, request.overrides)
@@ -91,13 +117,17 @@ def find_inputs(config: Config, job: JobKind, overrides: Sequence[str] = (), *, 
         return []
     _check_tracker(config)
     weights = _find_weights(config, store)  # first: they bring the tokenizer, by which tokens are found
+    data: dict[str, str] | None = None
     if not prepared:
         lines = []
     elif config.loader.files is None:
         tokens = _find_tokens(config, store, overrides)
-        lines = [f"{store.url(tokens.folder)}: {tokens.train.tokens:,} tokens"]
+        lines = [f"{store.url(tokens[0].folder)}: {tokens[0].train.tokens:,} tokens"]
+        data = data_hashes(tokens)
     else:
         lines = [_find_files(config)]
+    if job == "train":
+        _check_own_run(config, store, data)
     for line in (weights, *_find_tasks(config, store), _find_checkpoint(config, store, job)):
         if line:
             lines.append(line)
@@ -114,7 +144,8 @@ def _check_tracker(config: Config) -> None:
         )
 
 
-def _find_tokens(config: Config, store: Store, overrides: Sequence[str]) -> Prepared:
+def _find_tokens(config: Config, store: Store, overrides: Sequence[str]) -> list[Prepared]:
+    """Find the data set and those of a mixture."""
     try:
         prepared = find_training_data(store, config)
         mixture = open_mixture(store, config.loader, prepared.tokenizer_id)
@@ -139,7 +170,7 @@ def _find_tokens(config: Config, store: Store, overrides: Sequence[str]) -> Prep
             f"{store.url(f'tokenizers/{prepared.tokenizer_id}')}: there is no such tokenizer, with which the tokens were made\n"
             f"  copy it: skytrain store copy {HERE}/tokenizers {store.root}/tokenizers"
         )
-    return prepared
+    return [prepared, *mixture.values()]
 
 
 def _how_to_prepare(config: Config, overrides: Sequence[str]) -> str:
@@ -180,6 +211,11 @@ def _find_sources(config: Config, store: Store) -> list[str]:
         for place in config.data.cleaning.decontaminate.paths:
             _check_readable(config, "data.cleaning.decontaminate.paths", place)
     tokenizer = config.tokenizer
+    source = make(config.data.source.target, config.data.source.args, key="data.source")
+    if getattr(source, "repo", None) and not arguments.get("paths"):
+        _check_open(config, f"data={config.data.name}", source.repo, "dataset")
+    if not is_stored(tokenizer, store) and not Path(tokenizer.name).expanduser().exists():
+        _check_open(config, f"tokenizer.name={tokenizer.name}", tokenizer.name, "model")
     if not is_stored(tokenizer, store) and Path(tokenizer.name).expanduser().exists() and not _shares_files(config):
         raise MissingInput(
             f"tokenizer.name={tokenizer.name}: a folder of this computer, which rented machines cannot read\n"
@@ -187,6 +223,15 @@ def _find_sources(config: Config, store: Store) -> list[str]:
             f"tokenizer.name={shlex.quote(tokenizer.name)} cloud=aws; then the same command again"
         )
     return []
+
+
+def _check_open(config: Config, setting: str, name: str, kind: RepositoryKind) -> None:
+    """Raise for a repository of the hub that asks for a token which the machines of a job do not have."""
+    if HUB_KEY not in config.cloud.secrets and not _shares_files(config) and asks_for_token(name, kind):
+        raise MissingInput(
+            f"{setting}: the Hugging Face hub gives {name} to nobody without a token, and rented machines have no {HUB_KEY}\n"
+            f"  name the secret that has it: cloud.secrets.{HUB_KEY}=skytrain/hf (docs/security.md)"
+        )
 
 
 def _find_trained(config: Config, store: Store) -> str:
@@ -269,6 +314,11 @@ def _find_tasks(config: Config, store: Store, *, after_training: bool = False) -
     """Find the data of the tasks that are scored in training, or after it."""
     lines = []
     for task in find_tasks(config.evaluation) if after_training or config.evaluation.every is not None else []:
+        if task.file is not None and not _shares_files(config):
+            raise MissingInput(
+                f"task {task.name}: {task.file} is a file of this computer, which rented machines cannot read\n"
+                f"{_how_to_name(config, task.name, task.file)}"
+            )
         if task.data is not None:
             _check_readable(config, f"evaluation.data.{task.name}", task.data)
         elif config.cloud.closed_network and not store.exists(stored_task_key(task)):
@@ -280,18 +330,60 @@ def _find_tasks(config: Config, store: Store, *, after_training: bool = False) -
     return lines
 
 
+def _how_to_name(config: Config, task: str, file: str) -> str:
+    """Return what lets machines score a task that `file` of this computer describes, or is."""
+    if Path(file).suffix == ".yaml":
+        return "  score it from here, after training: skytrain evaluate --from RUN with the same evaluation settings"
+    return f"{_how_to_copy(config, f'evaluation.data.{task}', file)} evaluation.tasks=[{task}]"
+
+
+def _check_own_run(config: Config, store: Store, data: dict[str, str] | None) -> None:
+    """Raise where a run of this name has other settings, or is done: its machines would boot, and end saying so."""
+    run = run_name(config)
+    if not store.exists(f"runs/{run}/run.json"):
+        check_not_renamed(store, run)
+        return
+    record = load_run(store, run)
+    now = plain(config)
+    with record_of(store, f"runs/{run}/run.json"):
+        if now["trainer"]["precision"] == "auto":  # a run keeps the one that was decided at its start
+            now["trainer"]["precision"] = record.config["trainer"]["precision"]
+        changes = changes_of_run(record, now, data)
+    if changes and has_trained(store, run):
+        raise SkytrainError(other_settings(record, now, changes, may_allow=False))
+    steps = total_steps(config)
+    stop = min(steps, config.trainer.stop_at_step or steps)
+    newest = max((commit.step for commit in committed(store, run)), default=0)
+    attempts = attempt_numbers(store, run)
+    outcome = read_outcome(store, run, attempts[-1]) if attempts else None
+    if newest >= stop and outcome is not None and outcome["outcome"] != INTERRUPTED:
+        name = shlex.quote(run)
+        finish = f"skytrain finish {name}" if _shares_files(config) else f"skytrain launch finish run={name} cloud=ec2"
+        raise SkytrainError(
+            f"run {run} is at step {newest} of {stop} already: there is nothing to train\n"
+            f"  evaluate, export and report it: {finish}; or choose another name: run=NAME"
+        )
+
+
 def _find_checkpoint(config: Config, store: Store, job: JobKind) -> str | None:
     """Find the checkpoint that the run resumes from; one that was saved and is gone would be paid for a second time."""
     if job != "train":
         return None
     run = run_name(config)
     step, source = recorded_commit(store, run)
-    newest = max((commit.step for commit in committed(store, run)), default=0)
+    own = committed(store, run)
+    newest = own[-1].step if own else 0
     if step > newest and config.trainer.lost_steps != "retrain":
         raise LostCheckpoint(
             f"run {run}: step {step} was saved ({source}), and the newest checkpoint in the store is of step {newest}\n"
             f"  put it back into {store.url(f'runs/{run}/checkpoints')}; to pay for these steps again: "
             "trainer.lost_steps=retrain; to start anew: run=NAME"
+        )
+    if newest and (problems := check_sizes(store, own[-1])):
+        raise LostCheckpoint(
+            f"run {run} would resume from step {newest}, whose checkpoint is damaged: {problems[0]}\n"
+            "  restore the file (a bucket with versions has what was deleted); to resume from an earlier checkpoint and pay for "
+            f"its steps again: delete {store.url(own[-1].key)}, and add trainer.lost_steps=retrain"
         )
     return f"resumes from step {newest}" if newest else None
 

@@ -42,6 +42,7 @@ from .parquet_tokens import ParquetTokens as ParquetTokens
 from .prepared import (
     NotPrepared as NotPrepared,
     Prepared as Prepared,
+    data_hashes as data_hashes,
     find_prepared as find_prepared,
     find_prepared_for as find_prepared_for,
     missing_files as missing_files,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,16 @@ class Prepared:
 
     def prefix(self, split: str) -> str:
         return f"{self.folder}/{split}"
+
+
+def data_hashes(sources: Iterable[Prepared]) -> dict[str, str]:
+    """Return the hash of each split's manifest, which contains the hash of every shard."""
+    return {
+        each.prefix(manifest.split): hashlib.sha256(manifest.to_bytes()).hexdigest()
+        for each in sources
+        for manifest in (each.train, each.validation)
+        if manifest
+    }
 
 
 def tokens_folder(dataset: str, version: str, tokenizer_id: str) -> str:

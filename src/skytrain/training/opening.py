@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from ..checkpoints import has_trained
 from ..config import INTERRUPTED, Config
 from ..models import count_parameters
 from ..runs import RunRecord, attempt_numbers, load_run, new_record, plain, read_outcome
@@ -19,6 +20,7 @@ from ..tokens import (
     Tokenizer,
     TrainingSources,
     check_validation,
+    data_hashes,
     find_training_data,
     open_mixture,
     open_tokenizer,
@@ -27,7 +29,7 @@ from ..tokens import (
 from .context import RunContext
 from .factory import TrainingPlan, device_name
 from .random_state import seed_generators, seed_of_rank
-from .resume import ResumeCheck, build_start_model, check_resume, data_hashes, has_trained, start_label
+from .resume import ResumeCheck, build_start_model, check_resume, start_label
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,28 +15,28 @@ from ..checkpoints import (
     choose_commit,
     committed,
     find_commit,
+    has_trained,
     load_weights,
     newest_intact,
     open_weights,
     read_manifest,
 )
-from ..config import EXIT_CODES, WEIGHTS, Config, SkytrainError, has_layers, select
+from ..config import EXIT_CODES, Config, SkytrainError, has_layers
 from ..models import build_model, is_pretrained, place_of
 from ..runs import (
     Start,
-    attempt_numbers,
+    changes_of_run,
     check_not_renamed,
     config_changes,
     last_metrics,
     load_run,
     other_changes,
+    other_settings,
     plain,
-    read_failure,
-    read_metrics,
     recorded_commit,
 )
 from ..storage import Store, open_store
-from ..tokens import Prepared
+from ..tokens import Prepared, data_hashes
 from .checkpointing import check_lineage
 from .context import RunContext
 from .factory import outline
@@ -87,16 +86,6 @@ def check_resume(context: RunContext, sources: Sequence[Prepared]) -> ResumeChec
     return ResumeCheck(changes, point)
 
 
-def data_hashes(sources: Sequence[Prepared]) -> dict[str, str]:
-    """Return the hash of each split's manifest, which contains the hash of every shard."""
-    return {
-        each.prefix(manifest.split): hashlib.sha256(manifest.to_bytes()).hexdigest()
-        for each in sources
-        for manifest in (each.train, each.validation)
-        if manifest
-    }
-
-
 def find_changes(context: RunContext, data: Mapping[str, str]) -> list[str]:
     """Return a line for each setting, and each split of the data, that has changed since the run was created.
 
@@ -115,42 +104,15 @@ def find_changes(context: RunContext, data: Mapping[str, str]) -> list[str]:
             f"run {name!r} is a merge of {', '.join(record.merged_from)}, and is not trained itself\n"
             f"  start a run of another name from it: run=NAME --from {name}"
         )
-    # How the data is found may change: only what was found is compared.
-    changes = [line for line in config_changes(record.config, now) if not line.startswith("data.version:")]
-    changes += [
-        f"data: {split}: {record.data.get(split, 'none')[:12]} -> {data.get(split, 'none')[:12]}"
-        for split in sorted({*record.data, *data})
-        if record.data.get(split) != data.get(split)
-    ]
+    changes = changes_of_run(record, now, data)
     if start.source and record.started_from != start.label:
         changes.append(f"--from: {record.started_from!r} -> {start.label!r}")
     if changes and not has_trained(store, name):
         return ["no step of this run was trained: it starts anew with these settings"]
     if changes and not context.request.allow_changes:
-        lines = "\n".join(f"  {line}" for line in changes)
-        then, here = (select(Config, config, {WEIGHTS}) for config in (record.config, now))
-        other = then != here or any(line.startswith("tokenizer.") for line in changes)
-        allow = (
-            "with another model or tokenizer its checkpoints cannot be read"
-            if other
-            else "--allow-changes resumes this run all the same"
-        )
-        raise SkytrainError(
-            f"run {name!r} was started with other settings:\n{lines}\n"
-            f"  choose another name with run=NAME, or leave out `run` to get a new one; {allow}"
-        )
+        raise SkytrainError(other_settings(record, now, changes, may_allow=True))
     changed = [*changes, *other_changes(record.config, now)]
     return [f"changed since the run started: {line}" for line in changed]
-
-
-def has_trained(store: Store, name: str) -> bool:
-    """Return whether a step of the run was trained, or may be at this moment.
-
-    A run whose attempts all failed before their first step has nothing that other settings would contradict.
-    """
-    attempts = attempt_numbers(store, name)
-    failed = attempts and all(read_failure(store, name, number) is not None for number in attempts)
-    return not failed or bool(committed(store, name)) or bool(read_metrics(store, name))
 
 
 def find_resume_point(context: RunContext, checked: ResumePoint | None = None) -> ResumePoint:
