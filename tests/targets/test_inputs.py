@@ -15,15 +15,17 @@ import yaml  # type: ignore[import-untyped]
 from skytrain.aws import Call, CloudError
 from skytrain.cli.main import main
 from skytrain.config import Config, SkytrainError, compose
+from skytrain.pipelines.doctor import doctor
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
-from skytrain.planning import load_catalog
+from skytrain.planning import PlanRequest, load_catalog
 from skytrain.runs import Silent, create_run, new_record
 from skytrain.storage import Store, open_store
-from skytrain.targets import Preflight, find_inputs, run_checks
+from skytrain.targets import Preflight, Trials, find_inputs, run_checks
 from skytrain.targets.ec2.requests import network_interfaces
 from skytrain.targets.emr.checks import spark_job_checks
 from skytrain.targets.inputs import LostCheckpoint, MissingInput
+from skytrain.targets.plans import compose_plan, plan_run
 from tests.support.tiny import tiny_config
 from tests.support.token_manifests import store_manifests
 
@@ -243,6 +245,16 @@ def test_a_checkpoint_that_was_saved_and_is_gone_is_refused(store: Store) -> Non
     assert find_inputs(configured("trainer.lost_steps=retrain"), "train")
 
 
+def test_doctor_looks_at_the_run_as_which_a_plan_will_be_launched(store: Store, tmp_path: Path) -> None:
+    composed, open_mesh = compose_plan(["data=synthetic", "trainer.tokens=1M"], [], None)
+    plan_run(composed, open_mesh, PlanRequest(10.0, instance="g5.xlarge"), Trials(0, 1), tmp_path / "plan.json")
+    store_manifests(store, composed.config)
+    store.write("runs/looks/attempts/1/resumed.json", json.dumps({"step": 40, "before": {}}).encode())
+    asked = compose(["run=looks", f"store.root={tmp_path / 'bucket'}"]).config
+    [finding] = [each for each in doctor(asked, tmp_path / "plan.json") if each.name == "inputs"]
+    assert "run looks: step 40 was saved" in finding.text
+
+
 def test_a_run_with_other_settings_or_nothing_left_or_a_cut_off_checkpoint_rents_no_machines(store: Store) -> None:
     """Machines would boot, find it out, and end."""
     words = ("run=looks", "trainer.precision=auto", "trainer.validate_every=null")
@@ -265,6 +277,8 @@ def test_a_run_with_other_settings_or_nothing_left_or_a_cut_off_checkpoint_rents
     store.delete(tensors.key)
     with pytest.raises(LostCheckpoint, match=r"resume from step 1, whose checkpoint is damaged: .* is missing"):
         launched()
+    with pytest.raises(LostCheckpoint, match=r"the checkpoint of step 1 is damaged"):
+        find_inputs(configured(), "finish")
 
 
 PREVIEWS = [

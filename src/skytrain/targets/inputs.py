@@ -237,13 +237,18 @@ def _check_open(config: Config, setting: str, name: str, kind: RepositoryKind) -
 def _find_trained(config: Config, store: Store) -> str:
     """Find the checkpoint that is evaluated and exported."""
     run = run_name(config)
-    newest = max((commit.step for commit in committed(store, run)), default=None)
-    if newest is None:
+    own = committed(store, run)
+    if not own:
         raise MissingInput(
             f"run {run}: {store.url(f'runs/{run}/checkpoints')} has no checkpoint to evaluate and export\n"
             "  skytrain status lists the runs of the store; train this one first: skytrain launch train"
         )
-    return f"step {newest} of {run}"
+    if problems := check_sizes(store, own[-1]):
+        raise LostCheckpoint(
+            f"run {run}: the checkpoint of step {own[-1].step} is damaged: {problems[0]}\n"
+            "  restore the file (a bucket with versions has what was deleted)"
+        )
+    return f"step {own[-1].step} of {run}"
 
 
 def _find_files(config: Config) -> str:
