@@ -160,6 +160,34 @@ def test_an_adapter_in_a_folder_is_not_read(tmp_path: Path) -> None:
         build_hf(settings, seed=0, start_weights=True)
 
 
+def test_a_repository_of_the_hub_is_judged_as_its_folder_would_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers would fetch an adapter with it, which no setting names."""
+    transformers = pytest.importorskip("transformers")
+    from huggingface_hub import constants
+
+    from skytrain.config import HFModelConfig
+    from skytrain.models.hf_causal_lm import build_hf
+
+    repository = tmp_path / "models--attacker--model"
+    commit = "0" * 40
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(commit)
+    folder = repository / "snapshots" / commit
+    tiny = transformers.GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=16, n_positions=8)
+    transformers.GPT2LMHeadModel(tiny).save_pretrained(folder)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    settings = HFModelConfig(
+        name="attacker/model", family="hf", weights="pretrained", revision=None, trust_remote_code=False, vocab_size=16, max_length=8
+    )  # fmt: skip
+    assert build_hf(settings, seed=0, start_weights=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "megatron_core": "attack"}))
+    with pytest.raises(ConfigError, match="has an adapter of PEFT"):
+        build_hf(settings, seed=0, start_weights=True)
+
+
 @pytest.mark.parametrize("kind", ["qwen3_moe", "gpt2"])
 def test_a_config_with_endless_numbers_does_not_take_for_ever(kind: str, tmp_path: Path) -> None:
     from skytrain.models import read_hf_decoder

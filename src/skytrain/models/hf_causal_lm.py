@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..config import ConfigError, HFModelConfig, MissingExtra
+from ..config import ConfigError, HFModelConfig, MissingExtra, SkytrainError
 from ..planning import training_flops_per_token
 from .agreement import TENSOR_STYLES
 from .documents import document_positions
 from .loss import LossSettings, head_loss, matmul_parameters, token_loss
 from .recompute import Recompute
 from .safetensors_header import read_headers
-from .sources import find_weights
+from .sources import find_description, find_weights
 
 SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 # Names that architectures use for the number of experts, and for the number of experts active per token.
@@ -190,6 +190,25 @@ def _without_dropout(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
+def _fetched(config: HFModelConfig, pretrained: bool) -> str:
+    """Return the folder of the model, with what is read of a repository: transformers itself would fetch whatever is in it.
+
+    A repository whose code is trusted keeps its name, since that code may read any of its files.
+    """
+    name = config.name
+    if "://" not in name and not Path(name).expanduser().is_dir():
+        if config.trust_remote_code:
+            return name
+        name = name if config.revision is None else f"{name}@{config.revision}"
+    try:
+        return str(find_weights(name) if pretrained else find_description(name))
+    except SkytrainError as error:
+        problem, _, hint = str(error).partition("\n  ")
+        raise ConfigError(
+            "model.name", f"{config.name!r} is not a causal language model that can be read here: {problem}", hint=hint
+        ) from None
+
+
 def _refuse_adapter(folder: Path) -> None:
     """Refuse a folder with an adapter: where peft is installed, transformers would add it, and peft imports what it names."""
     if (folder / ADAPTER).exists():
@@ -235,10 +254,10 @@ def build_hf(config: HFModelConfig, seed: int, start_weights: bool) -> HFCausalL
     except ImportError:
         raise MissingExtra("transformers", "export") from None
     pretrained = config.weights == "pretrained" and start_weights
-    name = str(find_weights(config.name)) if "://" in config.name else config.name
-    if pretrained and Path(name).expanduser().is_dir():
-        read_headers(Path(name).expanduser())  # refuses pickles, and files that are missing or truncated
-        _refuse_adapter(Path(name).expanduser())
+    name = _fetched(config, pretrained)
+    if pretrained and Path(name).is_dir():
+        read_headers(Path(name))  # refuses pickles, and files that are missing or truncated
+        _refuse_adapter(Path(name))
     where: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     try:
         theirs = AutoConfig.from_pretrained(name, **where)
