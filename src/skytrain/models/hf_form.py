@@ -6,13 +6,22 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ..config import ConfigError, DecoderConfig, DynamicRope, SkytrainError, build, check_decoder, flatten, nearest
+from ..config import (
+    MOST_LAYERS,
+    ConfigError,
+    DecoderConfig,
+    DynamicRope,
+    SkytrainError,
+    build,
+    check_decoder,
+    flatten,
+    nearest,
+)
 from .families import FAMILIES, ModelFamily, UnsupportedArchitecture
 from .families._family import need
 from .sizes import model_file
 
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "first_k_dense_replace")  # families make lists of them
-MOST_LAYERS = 10_000
 MOST_OF_ALL = 1 << 31  # of widths, positions and tokens
 # Fields that config.json lacks (name, padding), represents differently (dropout), or that only matter in training.
 NOT_IN_CONFIG = ("name", "family", "pad_vocab_to", "dropout", "weights", "base_width", "base_layers")

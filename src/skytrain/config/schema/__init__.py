@@ -10,7 +10,7 @@ from .declare import DATA, EXECUTION, NUMBERS, RESULT, WEIGHTS, Decides, Declare
 from .eks import EksConfig
 from .emr import EmrConfig
 from .evaluation import EvaluationConfig, TaskConfig
-from .kinds import NonNegative, OneOf, OtherKeys, Precision, Range, Seconds, Unit, Whole
+from .kinds import MOST_LAYERS, NonNegative, OneOf, OtherKeys, Precision, Range, Seconds, Unit, Whole
 from .metrics import MetricsConfig, WandbConfig
 from .model import (
     CustomModelConfig,

@@ -38,9 +38,11 @@ class OtherKeys:
     """The mark of the field that takes all other keys of its group: arguments of a plugged-in class."""
 
 
+MOST_LAYERS = 10_000  # of a model: much is counted layer by layer, and records and folders of others name the number
 TIME = "time such as 90s, 10m or 2h"
 Whole = Annotated[int, Range(min=0)]
 Positive = Annotated[int, Range(min=1)]
+Layers = Annotated[int, Range(min=1, max=MOST_LAYERS)]
 Degree = Annotated[int, Range(min=-1)]
 Count = Annotated[int, Unit(parse_count, "count such as 300K or 2.5B"), Range(min=1)]
 MicroBatch = Annotated[int | None, Unit(parse_micro_batch, "whole number, or `auto`")]  # None: auto

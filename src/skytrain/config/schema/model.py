@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeGuard
 
 from .declare import EXECUTION, NUMBERS, WEIGHTS, setting, settings
-from .kinds import Fraction, NonNegative, Positive, PositiveFloat, Whole
+from .kinds import Fraction, Layers, NonNegative, Positive, PositiveFloat, Whole
 
 
 @settings
@@ -139,7 +139,7 @@ class DecoderConfig:
 
     name: str = setting(EXECUTION, "A label, for tables and the names of runs.")
     family: Family = setting(WEIGHTS, "The Hugging Face architecture that the weights are read from and written to.")
-    layers: Positive = setting(WEIGHTS, "Transformer blocks.")
+    layers: Layers = setting(WEIGHTS, "Transformer blocks.")
     width: Positive = setting(WEIGHTS, "Size of the residual stream.")
     heads: Positive = setting(WEIGHTS, "Attention heads.")
     kv_heads: Positive | None = setting(WEIGHTS, "Heads of keys and values; null: as many as `heads`.")
