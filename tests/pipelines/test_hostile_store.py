@@ -349,6 +349,43 @@ def test_settings_of_a_record_that_are_no_numbers_hide_no_other_run(
     check_others_are_shown(root)
 
 
+@pytest.mark.parametrize(
+    ("names", "value"),
+    [
+        (("config", "trainer"), {}),
+        (("config", "trainer", "precision"), ["32-true"]),
+        (("config", "trainer", "micro_batch"), "many"),
+        (("config", "model"), []),
+        (("data",), {"tokens/d/v/t/train": 7}),
+        (("hardware",), {}),
+    ],
+)
+def test_a_record_that_describes_no_run_ends_a_resume_with_one_message(
+    names: tuple[str, ...], value: Any, trained: Path, tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(trained, tmp_path / "store"))
+    path = root / "runs/mine/run.json"
+    record = json.loads(path.read_text())
+    inner = record
+    for name in names[:-1]:
+        inner = inner[name]
+    inner[names[-1]] = value
+    path.write_text(json.dumps(record))
+    config = tiny_config(root, "run=mine", "trainer.steps=3", "trainer.precision=auto", "trainer.micro_batch=auto")
+    with pytest.raises(SkytrainError):
+        train(config, Silent())
+
+
+def test_a_record_of_endless_layers_does_not_keep_a_plan_waiting(trained: Path, tmp_path: Path) -> None:
+    """plan --best computes the size of every run on the same text, layer by layer."""
+    root = Path(shutil.copytree(trained, tmp_path / "store"))
+    path = root / "runs/mine/run.json"
+    record = json.loads(path.read_text())
+    record["config"]["model"]["layers"] = 10**15
+    path.write_text(json.dumps(record))
+    assert own_runs(compose([*TINY, f"store.root={root}"])) == ()
+
+
 def test_objects_with_odd_names_hide_no_run(trained: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(trained, tmp_path / "store"))
     record = json.loads((root / "runs/mine/run.json").read_text())

@@ -123,10 +123,11 @@ def _parents(record: RunRecord) -> Iterator[Ancestor]:
 
 def _start_weights(record: RunRecord) -> str | None:
     """Return the pretrained weights that the model's settings name."""
-    model = record.config["model"]
-    if model["family"] == "hf":
-        return str(model["name"]) if model["weights"] == "pretrained" else None
-    return model.get("weights")
+    model = record.config.get("model", {})
+    if model.get("family") == "hf":
+        return str(model.get("name")) if model.get("weights") == "pretrained" else None
+    weights = model.get("weights")
+    return weights if isinstance(weights, str) else None
 
 
 def _find(store: Store, name: str) -> RunRecord | None:

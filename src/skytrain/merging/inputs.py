@@ -12,11 +12,11 @@ from typing import Any
 from torch import Tensor
 
 from ..checkpoints import choose_checkpoint, open_weights, read_marker, recorded_tokenizer, step_key
-from ..config import Config
+from ..config import Config, ModelConfig, build
 from ..export import check_sums
 from ..models import FolderWeights, LlmcWeights, find_weights, is_pretrained, place_of, read_hf_decoder
 from ..runs import RunRecord, plain
-from ..storage import Store
+from ..storage import Store, record_of
 from ..tokens import Tokenizer, load_tokenizer_folder, open_tokenizer
 
 READ_BYTES = 16 << 20
@@ -69,6 +69,8 @@ def is_weights_only(source: str) -> bool:
 
 def _open_run(store: Store, source: str) -> MergeInput:
     record, step = choose_checkpoint(store, source)
+    with record_of(store, f"runs/{record.name}/run.json"):
+        build(ModelConfig, record.config["model"], "model")  # which is compared, key by key
     saved = open_weights(store, step_key(record.name, step))
     return MergeInput(
         label=f"{record.name}@{step}",

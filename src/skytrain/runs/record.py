@@ -65,11 +65,22 @@ class RunRecord:
     merged_from: list[str] = field(default_factory=list)  # of a merged model, which was not trained: RUN@STEP, folders
 
 
+READ_GROUPS = ("model", "tokenizer", "data", "optimizer", "trainer", "loader", "budget")  # without a look at their kind
+
+
+def _is_settings(value: Any) -> bool:
+    return is_mapping(value) and all(is_mapping(value.get(group, {})) for group in READ_GROUPS)
+
+
+def _is_data(value: Any) -> bool:
+    return is_mapping(value) and all(map(is_text, value.values()))
+
+
 SHAPE: Shape = {
     "name": is_text,
-    "config": is_mapping,
+    "config": _is_settings,
     "seed": is_whole,
-    "data": is_mapping,
+    "data": _is_data,
     "tokenizer_id": is_text,
     "parameters": is_whole,
     "hardware": is_mapping,

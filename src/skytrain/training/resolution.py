@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from ..config import Config, ConfigError
+from ..config import Config, ConfigError, Precision, build
 from ..jobs import Ranks
 from ..parallel import choose_layout, this_machine
 from ..runs import Reporter, RunRecord, Start, load_run, run_name
-from ..storage import open_store
+from ..storage import open_store, record_of
 from .factory import choose_device, device_name, with_precision
 from .micro_batch import with_micro_batch, with_size
 
@@ -47,7 +48,7 @@ def _resolve_precision(config: Config, start: Start) -> Config:
     if config.trainer.precision != "auto":
         return config
     record = _find_record(config, start)
-    before = record.config["trainer"]["precision"] if record else None
+    before = None if record is None else _recorded(config, record, "precision", Precision)
     return dataclasses.replace(with_precision(config, before), run=run_name(config, start))
 
 
@@ -62,11 +63,17 @@ def _resolve_micro_batch(config: Config, start: Start, ranks: Ranks, reporter: R
         )
     device = choose_device(config)
     record = _find_record(config, start)
-    if record is not None and record.hardware["device"] == device_name(device):
-        size: int = record.config["trainer"]["micro_batch"]
+    if record is not None and record.hardware.get("device") == device_name(device):
+        size = max(1, int(_recorded(config, record, "micro_batch", int)))
         reporter.note(f"micro-batch: {size}, as before")
         return with_size(config, size)
     return with_micro_batch(config, device, reporter.note)
+
+
+def _recorded(config: Config, record: RunRecord, name: str, schema: Any) -> Any:
+    """Return a setting of `trainer` that the run has used so far, of this type. Raises DamagedRecord for another."""
+    with record_of(open_store(config.store), f"runs/{record.name}/run.json"):
+        return build(schema, record.config["trainer"][name], f"trainer.{name}")
 
 
 def _find_record(config: Config, start: Start) -> RunRecord | None:
