@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from .config import EXIT_CODES, Composed, MissingExtra, SkytrainError
+from .config import EXIT_CODES, Composed, MissingExtra, SkytrainError, visible
 from .runs import Reporter, Silent, Start, boot_clock
 
 if TYPE_CHECKING:
@@ -461,7 +461,7 @@ def _run_job(composed: Composed, start: Start, processes: int, allow_changes: bo
             for line in job.stdout:
                 last.append(line)
                 if not quiet:
-                    sys.stderr.write(line)
+                    sys.stderr.write(visible(line))
                     sys.stderr.flush()
             code = job.wait()
             break

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import logging
 import sys
 import threading
 import warnings
+from pathlib import Path
 
 import pytest
 
+import skytrain
 from skytrain.cli.doctor import _show
 from skytrain.cli.launch import _describe
 from skytrain.cli.output import drawn_output, tell, visible_output
@@ -34,6 +37,21 @@ def test_all_that_is_printed_is_shown_and_what_we_draw_is_not_changed(
         sys.excepthook(ValueError, ValueError(HOSTILE), None)
     assert sys.stdout is plain and plain.getvalue() == "text of a store: \\x1b]0;owned\\x07\n\x1b[2J"
     assert "\x1b" not in capsys.readouterr().err
+
+
+def test_what_is_printed_on_stderr_or_asked_is_a_text_of_ours_or_made_visible() -> None:
+    """Standard output is filtered as a whole; on stderr libraries draw bars, so that every place does it itself."""
+    source = Path(skytrain.__file__).parent
+    raw = []
+    for path in source.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and node.args and not isinstance(node.args[0], ast.Constant):
+                function, text = ast.unparse(node.func), ast.unparse(node.args[0])
+                on_stderr = {"file=sys.stderr", "err=True"} & {ast.unparse(word) for word in node.keywords}
+                shows = function == "sys.stderr.write" or (on_stderr and function in ("print", "typer.echo"))
+                if (shows or function == "typer.confirm") and "visible(" not in text:
+                    raw.append(f"{path.relative_to(source)}:{node.lineno} {text}")
+    assert raw == []
 
 
 def test_what_libraries_log_and_warn_of_and_how_threads_end_is_shown(

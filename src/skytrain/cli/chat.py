@@ -171,7 +171,7 @@ def _turns() -> Iterator[str]:
         except KeyboardInterrupt:
             if not asks:
                 raise
-            print(f"\n{HELP}", file=sys.stderr)
+            tell(f"\n{HELP}")
             continue
         if text.strip() == "/quit":
             return

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from ..aws import AwsSession
-from ..config import SkytrainError
+from ..config import SkytrainError, visible
+from .output import tell
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[
@@ -23,7 +24,7 @@ def confirm(session: AwsSession, question: str, usd_per_hour: float, yes: bool) 
     """
     caller = session.identity
     rate = f"${abs(usd_per_hour):.2f} per hour {'less' if usd_per_hour < 0 else 'more'}" if usd_per_hour else "no cost"
-    print(f"account {caller.account} ({caller.name}), region {session.region}, {rate}", file=sys.stderr)
+    tell(f"account {caller.account} ({caller.name}), region {session.region}, {rate}")
     if not yes:
         ask_yes(question)
 
@@ -32,6 +33,6 @@ def ask_yes(question: str) -> None:
     """Ask a person; without a terminal, or with another answer than y, the command ends with exit code 2."""
     if not sys.stdin.isatty():
         raise SkytrainError(f"{question} No terminal to ask in: nothing was changed\n  --yes answers in advance")
-    if not typer.confirm(question, default=False, err=True):
+    if not typer.confirm(visible(question), default=False, err=True):
         print("nothing was changed", file=sys.stderr)
         raise typer.Exit(2)

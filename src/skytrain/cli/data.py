@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from .options import ConfigDirs, Json, Overrides, Split, StoreOverrides, compose_overrides
-from .output import drawn_output
+from .output import drawn_output, tell
 from .reads import refuse_options, split_words
 
 app = typer.Typer(
@@ -73,7 +73,7 @@ def list_(overrides: StoreOverrides = None, config_dir: ConfigDirs = None, as_js
 
     listing = list_data(config)
     if not listing.datasets and not as_json:
-        print(f"no prepared data in {config.store.root} yet\n  make some: skytrain prepare", file=sys.stderr)
+        tell(f"no prepared data in {config.store.root} yet\n  make some: skytrain prepare")
     if as_json or listing.datasets or listing.tokenizers:
         print(listing.to_json() if as_json else listing.to_text())
 

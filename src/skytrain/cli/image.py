@@ -11,6 +11,7 @@ import typer
 
 from .confirm import Yes, confirm
 from .options import ConfigDirs, Json, Overrides, compose_cloud
+from .output import tell
 
 # AWS's PyTorch container for EC2 and EKS. Each build resolves the tag to a digest and keeps it in the image's labels.
 BASE = "public.ecr.aws/deep-learning-containers/pytorch:2.13-cu133-amzn2023"
@@ -51,7 +52,7 @@ def build(base: Base = BASE, context: Context = Path()) -> None:
 
     name, resolved = pipeline(find_source(context), base)
     print(name)
-    typer.echo(f"base {resolved}\nNext: docker run --rm {name} node --help", err=True)
+    tell(f"base {resolved}\nNext: docker run --rm {name} node --help")
 
 
 @app.command()
@@ -144,7 +145,7 @@ def resolve(lock: Lock = LOCK, to_set: Set = None, offline: Offline = False, as_
     from ..pipelines.image import resolve as pipeline
     from ..report import text_table
 
-    images = pipeline(lock, to_set or [], lambda line: typer.echo(line, err=True), offline=offline)
+    images = pipeline(lock, to_set or [], tell, offline=offline)
     if as_json:
         print(json.dumps([asdict(image) for image in images], indent=1))
     else:
@@ -194,7 +195,7 @@ def mirror(
     print(text_table([("image", "from", "digest", "size"), *rows]))
     total = sum(one.bytes for one in found)
     month = unit_prices()["ecr"].usd * total / 1e9
-    typer.echo(f"{len(found)} images, {format_bytes(total)}: ${month:.2f} per month in {repository.url}", err=True)
+    tell(f"{len(found)} images, {format_bytes(total)}: ${month:.2f} per month in {repository.url}")
     if dry_run or not found:
         return
     session = open_session(repository.region, config.cloud.account)

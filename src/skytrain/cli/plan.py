@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shlex
-import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from .options import ConfigDirs, Json, complete_setting, compose_overrides
+from .output import tell
 from .reads import refuse_options
 
 if TYPE_CHECKING:
@@ -239,10 +239,7 @@ def _priced_seller(name: str | None) -> str | None:
 
     if name is None or (seller := find_seller(name)).has_prices(load_catalog()):
         return name
-    print(
-        f"{seller.title}'s prices are not known here, and {EC2.title}'s stand in for them: skytrain catalog refresh",
-        file=sys.stderr,
-    )
+    tell(f"{seller.title}'s prices are not known here, and {EC2.title}'s stand in for them: skytrain catalog refresh")
     return EC2.name
 
 
@@ -412,7 +409,7 @@ def _print_offers(config: Config, planned: Planned, request: PlanRequest, wanted
     from ..targets import sellers
 
     if is_preview(config.cloud):
-        print(PREVIEW_NOTE, file=sys.stderr)
+        tell(PREVIEW_NOTE)
     for line in run_lines(config):
         print(line)
     shown = planned.offers[: wanted.rows]

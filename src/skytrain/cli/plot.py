@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from .options import ConfigDirs, compose_overrides
+from .output import tell
 from .reads import split_words
 
 Arguments = Annotated[
@@ -52,5 +52,5 @@ def plot(
     config = compose_overrides(settings, config_dir).config
     missing = pipeline(config, names, metric, x, out, log_y=log)
     for name in missing:
-        print(f"warning: {name} is not in the plot: it has not recorded {metric} over {x}", file=sys.stderr)
+        tell(f"warning: {name} is not in the plot: it has not recorded {metric} over {x}")
     print(f"plot: {out}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config import SkytrainError
+from ..config import SkytrainError, visible
 from .console import print_table
 from .options import ConfigDirs, Json, StoreOverrides, compose_overrides
 from .output import tell
@@ -111,5 +111,5 @@ def _describe(plan: Deletion) -> str:
 def _ask(run: str) -> None:
     if not sys.stdin.isatty():
         raise SkytrainError(f"deleting {run} needs a confirmation, and there is no terminal to ask in\n  add --yes")
-    if not typer.confirm(f"Delete {run}? This cannot be undone.", err=True):
+    if not typer.confirm(visible(f"Delete {run}? This cannot be undone."), err=True):
         raise SkytrainError(f"{run} was not deleted")

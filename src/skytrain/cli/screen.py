@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import visible
 from .console import ended_by_reader, pause
-from .output import drawn_output
+from .output import drawn_output, tell
 
 if TYPE_CHECKING:
     from ..runs import LaunchRecord
@@ -68,7 +68,7 @@ class PlainScreen:
             print(visible(view_line(view)), flush=True)
 
     def note(self, text: str) -> None:
-        print(visible(text), file=sys.stderr, flush=True)
+        tell(text)
 
     def close(self) -> None:
         return
@@ -89,7 +89,7 @@ def follow_run(follower: RunFollower, *, as_json: bool = False, detached: str = 
             return follower.follow(screen, pause)
     except KeyboardInterrupt:
         screen.close()
-        print(f"\n{detached}", file=sys.stderr)
+        tell(f"\n{detached}")
         return None
     finally:
         screen.close()

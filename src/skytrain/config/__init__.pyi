@@ -114,9 +114,9 @@ from .other_tools import translated as translated
 from .plugins import load_class as load_class, make as make, plugin_targets as plugin_targets
 from .reference_page import settings_page as settings_page, shown as shown
 from .schema import (
-    MOST_LAYERS as MOST_LAYERS,
     DATA as DATA,
     EXECUTION as EXECUTION,
+    MOST_LAYERS as MOST_LAYERS,
     RESULT as RESULT,
     WEIGHTS as WEIGHTS,
     BPETokenizerConfig as BPETokenizerConfig,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Protocol
 
-from ..config import EXIT_CODES, INTERRUPTED, child_environment, secret_variables, without_secrets
+from ..config import EXIT_CODES, INTERRUPTED, child_environment, secret_variables, visible, without_secrets
 from ..storage import Store, StoreError
 from .generations import JobGeneration
 from .lifeline import die_with_parent, identify
@@ -69,7 +69,7 @@ class JobOutput:
             self._store.write(self._key, b"".join(list(self._lines)))
             self._kept = count
         except StoreError as error:
-            print(f"warning: the job's output could not be kept: {error}", file=sys.stderr)  # noqa: T201
+            print(visible(f"warning: the job's output could not be kept: {error}"), file=sys.stderr)  # noqa: T201
 
 
 class NodeJob(Protocol):

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ..config import agent_keeps_store, format_seconds, has_torchrun_agent
+from ..config import agent_keeps_store, format_seconds, has_torchrun_agent, visible
 from . import flight_recorder
 from .lifeline import lives
 from .nodes import host_name, numbers, rendezvous_endpoint
@@ -247,7 +247,7 @@ class Watchdog:
             )
         ]
         if self._ranks.rank == min(heard):
-            print(f"error: {text}", file=sys.stderr, flush=True)  # noqa: T201  # the main thread may be blocked
+            print(visible(f"error: {text}"), file=sys.stderr, flush=True)  # noqa: T201  # the main thread may be blocked
         else:
             time.sleep(1.0)
         self._leave("lost")

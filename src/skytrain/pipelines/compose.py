@@ -37,4 +37,6 @@ def compose_overrides(
 
 
 def _tell(line: str) -> None:
-    print(line, file=sys.stderr)
+    from ..config import visible
+
+    print(visible(line), file=sys.stderr)

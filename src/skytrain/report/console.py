@@ -42,9 +42,8 @@ class Console:
         self, stage: str, done: float, total: float | None, detail: str = "", seconds_left: float | None = None
     ) -> None:
         done = done if total is None else min(done, total)  # a total may be an estimate
-        stage, detail = visible(stage), visible(detail)
         if self._watched:
-            self._bar(stage, done, total, detail, seconds_left)
+            self._bar(visible(stage), done, total, visible(detail), seconds_left)
         else:
             self._line(stage, done, total, detail, seconds_left)
 
@@ -56,7 +55,7 @@ class Console:
             return
         self._printed_at[stage] = now
         word = "step" if stage == "train" else stage
-        print(progress_line(word, done, total, detail, seconds_left), file=sys.stderr, flush=True)
+        print(visible(progress_line(word, done, total, detail, seconds_left)), file=sys.stderr, flush=True)
 
     def _bar(self, stage: str, done: float, total: float | None, detail: str, seconds_left: float | None) -> None:
         if stage not in self._tasks:

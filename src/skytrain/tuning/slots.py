@@ -17,7 +17,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 
-from ..config import EXIT_CODES, INTERRUPTED, Config, ConfigError, SkytrainError, hidden_main, temporarily, visible_gpus
+from ..config import (
+    EXIT_CODES,
+    INTERRUPTED,
+    Config,
+    ConfigError,
+    SkytrainError,
+    hidden_main,
+    temporarily,
+    visible,
+    visible_gpus,
+)
 from ..jobs import count_gpus, describe_exit, die_with_parent, handled_signals
 from .hosts import TuneSession
 
@@ -131,7 +141,7 @@ def _run(task: SlotTask, config: Config, session: TuneSession | None, slot: int)
     try:
         task(config, session, slot)
     except SkytrainError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(visible(f"{error}\n"))
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
         raise SystemExit(EXIT_CODES[INTERRUPTED]) from None

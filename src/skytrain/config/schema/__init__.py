@@ -59,6 +59,7 @@ from .walk import Field, fields_of, fill, flatten, groups_in, other_keys_of, sel
 __all__ = [
     "DATA",
     "EXECUTION",
+    "MOST_LAYERS",
     "NUMBERS",
     "OPTIMIZERS",
     "RESULT",
