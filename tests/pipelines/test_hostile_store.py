@@ -357,7 +357,6 @@ def test_settings_of_a_record_that_are_no_numbers_hide_no_other_run(
         (("config", "trainer", "micro_batch"), "many"),
         (("config", "model"), []),
         (("data",), {"tokens/d/v/t/train": 7}),
-        (("hardware",), {}),
     ],
 )
 def test_a_record_that_describes_no_run_ends_a_resume_with_one_message(

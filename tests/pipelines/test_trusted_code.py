@@ -141,6 +141,15 @@ def test_settings_of_where_a_job_runs_that_hold_text_are_judged_whatever_they_lo
     check_brought(numbers, {"cloud.patience": "20m", "cloud.slurm.nodes": 2}, [], "the plan", "whoever made it")
 
 
+@pytest.mark.parametrize("key", ["cloud.packages", "cloud.machine_roles.node", "cloud.secrets", "cloud.kms_key"])
+@pytest.mark.parametrize("nothing", [None, "", [], {}])
+def test_nothing_in_place_of_what_says_where_a_job_runs_is_judged(key: str, nothing: Any) -> None:
+    forget_trust()
+    with pytest.raises(SkytrainError, match=f"the plan names code or files that you have not named: {key}="):
+        check_brought({}, {key: nothing}, [], "the plan", "whoever made it")
+    check_brought({}, {key: nothing}, [key], "the plan", "whoever made it")
+
+
 def test_what_a_person_has_named_is_trusted_and_nothing_else() -> None:
     forget_trust()
     trust_settings({"model": {"family": "hf", "name": "my/model", "trust_remote_code": True}})

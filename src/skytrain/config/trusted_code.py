@@ -87,13 +87,15 @@ def check_brought(
     is typed leaves what else the file has put there, so that entries count one by one. What a group of settings names
     (data=..., recipe=...) is not judged: groups are read from the package and from the person's own folders.
     An interpolation counts as code: it can bring in any other setting, or a variable of this process. So does nothing in
-    place of a text that says where a job runs: it can take away the limit of a role, or a key.
+    place of texts that say where a job runs: it can take away the limit of a role, a key, or what a role is allowed.
     """
     theirs = {key: value for key, value in flatten(brought).items() if not _is_under(key, own)}
     named = [(key, value) for key, value in named_code(values) if _is_under(key, theirs)]
     prices = [key for key in flatten(values) if key.rpartition(".")[2] == PRICE]
     named += [(key, str(_at(values, key))) for key in (*WRITTEN, *prices) if _is_under(key, theirs)]
-    named += [(key, str(value)) for key, value in theirs.items() if value in (None, "") and _is_code(key, value)]
+    named += [
+        (key, str(value)) for key, value in theirs.items() if value in (None, "", [], {}) and _is_code(key, value)
+    ]
     named += [(key, text) for key, value in theirs.items() for text in _texts(value) if "${" in text]
     check_named(dict.fromkeys(named), where, writer)
 
