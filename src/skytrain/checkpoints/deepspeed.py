@@ -10,6 +10,7 @@ classes named here, and refuses everything else.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import logging
 import pickle
 import shutil
@@ -23,12 +24,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..config import STOPPED, SkytrainError, format_bytes, skytrain_cache_folder
+from ..config import STOPPED, SkytrainError, build, format_bytes, skytrain_cache_folder
 from ..runs import Cause, claim_attempt, record_resume, write_outcome
-from ..storage import Store, check_key, open_store
-from .commits import committed_steps, find_commit, read_manifest, read_marker, step_key
+from ..storage import Store, check_key, data_of, open_store
+from .commits import committed_steps, find_commit, read_manifest, step_key
 from .dcp import RankData
-from .errors import CheckpointError, DamagedCheckpoint, SaveFailed, save_failure
+from .errors import ANOTHER, CheckpointError, DamagedCheckpoint, SaveFailed, damage_of_checkpoint, save_failure
 from .manifest import DEEPSPEED, CheckpointManifest, SavedFile
 from .parts import cpu_parts
 from .saved import Saved, SavedTensors, open_checkpoint
@@ -174,7 +175,9 @@ def open_deepspeed(store: Store, key: str) -> DeepSpeedCheckpoint | None:
         return None
     files = {name: file for name, file in manifest.files.items() if name.startswith(f"{FILES}/")}
     saved = Saved(commit, SavedTensors(store, folder, manifest, ""), manifest.state)
-    return DeepSpeedCheckpoint(saved, ZeroLayout(**manifest.state["deepspeed"]), files)
+    with damage_of_checkpoint(), data_of(store.url(folder), ANOTHER):
+        layout: ZeroLayout = build(ZeroLayout, manifest.state["deepspeed"])
+    return DeepSpeedCheckpoint(saved, layout, files)
 
 
 def convert_deepspeed(store: Store, key: str, target_key: str, *, attempt: int = 0) -> None:
@@ -205,7 +208,7 @@ def open_weights(store: Store, key: str) -> Saved:
     if opened is None:
         return open_checkpoint(store, key)
     commit = opened.saved.commit
-    cache = skytrain_cache_folder() / "deepspeed-weights" / read_marker(store, commit).manifest_sha256
+    cache = cache_of(opened)
     cached = open_store(str(cache))
     name = step_key("weights", commit.step)
     if not committed_steps(cached, "weights"):
@@ -213,6 +216,15 @@ def open_weights(store: Store, key: str) -> Saved:
         _convert_weights(opened, SaveTarget(cached, name), cache)
     weights = open_checkpoint(cached, name)
     return Saved(commit, weights.tensors, weights.state)
+
+
+def cache_of(opened: DeepSpeedCheckpoint) -> Path:
+    """Return the folder for the converted weights, by what was read.
+
+    The hash in the marker may be another by now: machines of the run may write it, and name the checkpoint of another run.
+    """
+    digest = hashlib.sha256(opened.saved.tensors.manifest.to_bytes()).hexdigest()
+    return skytrain_cache_folder() / "deepspeed-weights" / digest
 
 
 def _convert_weights(opened: DeepSpeedCheckpoint, target: SaveTarget, cache: Path) -> None:
