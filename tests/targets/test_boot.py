@@ -211,6 +211,24 @@ def test_an_agent_that_was_killed_starts_again_on_its_machine_and_any_other_end_
     assert reported == ([why] if ends and status != "0" else [])
 
 
+def test_the_machines_end_runs_no_program_that_the_agent_has_named_for_credentials(machine: Machine) -> None:
+    """The attack: an agent writes ~/.aws/config, and fails. `=+` makes root of its user, and leaves the user's HOME."""
+    text = script().render(in_an_hour())
+    ended = text[text.index("#!/bin/bash\n# After every end") : text.index("\nEND\nchmod")]
+    for name in ("/run/", "/opt/skytrain/", "/dev/console", "/root"):
+        ended = ended.replace(name, f"{machine.root}/{name.strip('/').replace('/', '-')}-")
+    home = machine.root / "var/lib/skytrain"
+    (home / ".aws").mkdir(parents=True)
+    (home / ".aws/config").write_text(f"[default]\ncredential_process = touch {machine.root}/attacked\n")
+    reads = "import botocore.session; botocore.session.Session().get_credentials()"
+    (machine.root / "bin/aws").write_text(f"#!/bin/bash\n{sys.executable} -c '{reads}'\n")
+    environment = {"PATH": f"{machine.root}/bin:{os.environ['PATH']}", "CALLS": f"{machine.root}/calls"}
+    said = {"EXIT_CODE": "exited", "EXIT_STATUS": "1", "HOME": str(home), "AWS_EC2_METADATA_DISABLED": "true"}
+    subprocess.run(["bash", "-c", ended], env={**environment, **said}, check=True)
+    assert machine.calls[-1] == "shutdown -h now"
+    assert not (machine.root / "attacked").exists()
+
+
 def test_a_bundle_that_was_changed_is_not_installed(machine: Machine) -> None:
     folder = machine.bucket / "b/bundle"
     (folder / "skytrain-1-py3-none-any.whl").write_bytes(b"changed")

@@ -131,6 +131,7 @@ END
 cat > /opt/skytrain/ended <<'END'
 #!/bin/bash
 # After every end of the agent. One that was killed is started again a few times; any other end is the machine's.
+export HOME=/root # systemd gives root the agent's own folder here, whose .aws/config may name a program for aws to run
 ends=$(($(cat /run/skytrain-ends 2> /dev/null || echo 0) + 1))
 echo $ends > /run/skytrain-ends
 [[ $EXIT_CODE == exited || $EXIT_STATUS == TERM || $ends -gt {restarts} ]] || exit 0
