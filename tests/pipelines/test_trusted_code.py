@@ -14,8 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from skytrain.cli.main import app
-from skytrain.config import SkytrainError, check_trusted, forget_trust, trust, trust_settings, visible
+from skytrain.config import SkytrainError, check_trusted, compose, forget_trust, trust, trust_settings, visible
 from skytrain.config.trusted_code import check_brought
+from skytrain.pipelines.serve import ServeJob, ServeRequest, served_model
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent, load_run
 from skytrain.storage import DamagedRecord, open_store, read_object
@@ -276,3 +277,21 @@ def test_text_of_a_store_cannot_command_a_terminal() -> None:
     assert visible("half \ud83d of one") == "half \\xd83d of one"
     assert visible("a\x1b]0;title\x07b\x1b[2Jc\u202ed") == "a\\x1b]0;title\\x07b\\x1b[2Jc\\x202ed"
     assert visible("line\r\n\tline") == "line\n\tline"
+
+
+def test_an_endpoint_of_a_run_does_not_serve_what_another_has_been_exported_as(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack: a machine of the run `my_run` copies a checkpoint of `my-run`, beside a record of its own."""
+    monkeypatch.setenv("SKYTRAIN_CACHE", str(folder.parent / "cache"))
+    served = {}
+    for run, epsilon in (("my_run", 0.5), ("my-run", 1e-5)):
+        shutil.copytree(folder / "runs/mine", folder / f"runs/{run}")
+        path = folder / f"runs/{run}/run.json"
+        record = json.loads(path.read_text())
+        record["name"] = run
+        record["config"]["model"]["norm_eps"] = epsilon
+        path.write_text(json.dumps(record))
+        served[run] = served_model(ServeJob(compose([f"store.root={folder}"]), ServeRequest(run)), "fp32", Silent())
+    assert served["my-run"].config["layer_norm_epsilon"] == 1e-5
+    assert served["my-run"].folder != served["my_run"].folder

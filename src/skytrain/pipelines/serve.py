@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 from collections.abc import Mapping
@@ -105,14 +106,16 @@ def _folder_of(job: ServeJob, dtype: Dtype, reporter: Reporter) -> tuple[Path, s
 
 
 def _exported(job: ServeJob, dtype: Dtype, reporter: Reporter) -> tuple[Path, str]:
-    """Export a checkpoint once; the folder's name has the hash of what it holds."""
+    """Export a checkpoint once; the folder's name has the hash of whose it is and what it holds."""
     from ..checkpoints import choose_checkpoint, choose_commit, read_marker  # these load torch; a folder needs none
     from .export import ExportRequest, export
 
     store = open_store(job.config.store)
     record, step = choose_checkpoint(store, job.source)
     label = f"{record.name}@{step}"
-    digest = read_marker(store, choose_commit(store, record.name, str(step))).manifest_sha256
+    manifest = read_marker(store, choose_commit(store, record.name, str(step))).manifest_sha256
+    # Machines of a run may give its checkpoint the marker of another run's, whose name may differ in letters left out here.
+    digest = hashlib.sha256(f"{store.url(record.name)} {manifest}".encode()).hexdigest()
     folder = _cache() / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', record.name)}-{step}-{dtype}-{digest[:16]}"
     if (folder / "config.json").is_file():
         reporter.note(f"{label}: exported before, {folder}")
