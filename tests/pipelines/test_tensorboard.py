@@ -48,7 +48,9 @@ def test_only_event_files_are_shown_since_others_can_name_files_of_this_computer
     store, config = open_store(str(tmp_path / "store")), compose([f"store.root='{tmp_path}/store'"]).config
     save_run(store, new_record(config, name="one", data={}, tokenizer_id="gpt2", parameters=1, hardware={}))
     store.write(f"{events_key('one')}/a/events.out.tfevents.1.host.2.0", b"events")
-    store.write(f"{events_key('one')}/a/projector_config.pbtxt", b'embeddings { tensor_path: "/etc/passwd" }')
+    for folder in ("a", "tfevents"):
+        key = f"{events_key('one')}/{folder}/projector_config.pbtxt"
+        store.write(key, b'embeddings { tensor_path: "/etc/passwd" }')
     BoardFolder(config, ["one"], tmp_path / "board").refresh()
     [shown] = [path for path in (tmp_path / "board").rglob("*") if path.is_file()]
     assert shown.read_bytes() == b"events" and "tfevents" in shown.name

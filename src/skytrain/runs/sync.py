@@ -25,7 +25,7 @@ from ..storage import RECORD_BYTES, NotFound, ObjectError, Store, check_key
 EVERY_SECONDS = 5.0
 PART_BYTES = 256 * 1024
 EVENTS_PART = re.compile(
-    r"(?P<file>.*tfevents.*?)(\.(?P<number>\d{5}))?"
+    r"(?P<file>(.*/)?[^/]*tfevents[^/]*?)(\.(?P<number>\d{5}))?"
 )  # part of an event file; on file:// all of one
 # What a folder says of names that only a bucket takes: too long, or both a file's and a folder's.
 NAMELESS = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
