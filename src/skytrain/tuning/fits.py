@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,7 +26,7 @@ class ScalingFit:
     name: str
     rate: float | None  # None: the curve is not positive there, or has too few optima
     error: float | None  # root mean square of the logarithms; None: too few optima to leave one out
-    curve: Curve
+    curve: Curve = field(compare=False)
 
     def __str__(self) -> str:
         rate = "no rate" if self.rate is None else f"{self.rate:.3g}"
