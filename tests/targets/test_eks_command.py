@@ -423,6 +423,7 @@ def test_a_job_of_the_same_name_that_the_store_does_not_know_is_not_touched(
 def test_a_smoke_test_on_cpus_needs_no_plan(typed: TypedEks, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "recipe=quickstart", "run=smoke", "cloud=eks", f"cloud.eks.image={IMAGE}", "cloud.eks.cpus=2"]
     words += ["cloud.eks.nodes=2", "cloud.eks.kubeconfig=kubeconfig", "parallel=fsdp", "trainer.batch_tokens=2048"]
+    store_manifests(typed.store, compose(["recipe=quickstart"]).config)
     assert typed("launch", *words, "--yes") == 2
     assert "set trainer.device=cpu" in capsys.readouterr().err
     assert typed("launch", *words, "trainer.device=cpu", "--yes") == 0
