@@ -59,6 +59,8 @@ def ordered(
         yield from _in_order(pool, function, chain(first, tasks), workers + AHEAD)
     except BrokenProcessPool:
         raise WorkerLost(LOST) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def ordered_streams(
@@ -204,20 +206,21 @@ def _end_with_parent() -> None:
 
 
 def ordered_threads(function: Callable[[Task], Result], tasks: Iterable[Task], at_once: int) -> Iterator[Result]:
-    """Yield results as `ordered` does, but from threads, for work that releases the GIL; `at_once` bounds memory."""
-    yield from _in_order(ThreadPoolExecutor(at_once), function, tasks, at_once)
+    """Yield results as `ordered` does, but from threads, for work that releases the GIL; `at_once` bounds memory.
+
+    If an error or a signal ends the loop early, the tasks already taken are still done: they may be writes of finished work.
+    """
+    with ThreadPoolExecutor(at_once) as pool:
+        yield from _in_order(pool, function, tasks, at_once)
 
 
 def _in_order(
     pool: Executor, function: Callable[[Task], Result], tasks: Iterable[Task], at_once: int
 ) -> Iterator[Result]:
     waiting: deque[Future[Result]] = deque()
-    try:
-        for task in tasks:
-            waiting.append(pool.submit(function, task))
-            if len(waiting) >= at_once:
-                yield waiting.popleft().result()
-        while waiting:
+    for task in tasks:
+        waiting.append(pool.submit(function, task))
+        if len(waiting) >= at_once:
             yield waiting.popleft().result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    while waiting:
+        yield waiting.popleft().result()
