@@ -53,6 +53,7 @@ def write_corpus(
         with workspace.needing("the ids of duplicates"):
             _write_found(store, folder, cleaned.chunks, duplicates, workspace.path)
         parts = list(_parts(store, folder, data, cleaned.chunks, duplicates, progress))
+        _release_arrow()
     except (StoreError, ScratchFull, WorkerLost):
         raise  # keep finished chunks for the next call
     except SkytrainError:
@@ -61,6 +62,13 @@ def write_corpus(
     finally:
         workspace.remove()
     return finish_corpus(store, data, source, version, cleaned, parts)
+
+
+def _release_arrow() -> None:
+    """Return the memory that Arrow keeps after writing tables: the tokenizer needs it next."""
+    import pyarrow
+
+    pyarrow.default_memory_pool().release_unused()
 
 
 def needed_text(data: DataConfig, source: Any) -> int | None:
