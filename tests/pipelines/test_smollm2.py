@@ -110,5 +110,5 @@ def test_continued_training_lowers_the_held_out_loss_and_the_export_still_speaks
     tokens = tokenizer(PROMPT, return_tensors="pt")
     assert "Paris" in tokenizer.decode(model.generate(**tokens, max_new_tokens=12, do_sample=False)[0])
     card = (tmp_path / "out/README.md").read_text()
-    assert f"from the weights of {folder}" in card
+    assert f"from the weights of {folder.name}" in card and str(folder) not in card
     assert json.loads((tmp_path / "out/generation_config.json").read_text())["eos_token_id"] in (2, [0, 2])
