@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.support.faults import FaultProxy
 from tests.support.s3 import ACCESS_KEY, SECRET_KEY, start_server
@@ -88,7 +89,8 @@ def world(seed: int, say: Callable[[str], None]) -> Iterator[World]:
         keys = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_REGION": REGION}
         alone = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "none", "AWS_SHARED_CREDENTIALS_FILE": "none"}
         ways = {"AWS_ENDPOINT_URL": aws.endpoint, "AWS_ENDPOINT_URL_S3": proxy.url}
-        os.environ.update({**keys, **alone, **ways, "AWS_ENDPOINT_URL_S3": server.url})
+        ours = {**keys, **alone, **ways, "AWS_ENDPOINT_URL_S3": server.url}
+        stack.enter_context(mock.patch.dict(os.environ, ours))
         laptop = Laptop(folder / "laptop", aws, server.bucket, {**keys, **alone, **ways})
         prepare(compose([*SETTINGS, f"store.root={laptop.root}"]).config, Silent())
         # Real machines need none of these: DNS leads them to AWS, and a GPU machine has enough cores.

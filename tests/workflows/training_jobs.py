@@ -21,8 +21,10 @@ from rehearsal.laptop import make_image, pip_wheel
 
 from skytrain.storage import open_store
 from skytrain.targets.wheels import skytrain_wheel
+from tests.support.faults import FaultProxy
 from tests.support.s3 import S3Server
 
+REGION = "us-east-2"
 QUOTA = "ml.g5.12xlarge for training job usage"
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 
@@ -39,10 +41,11 @@ def training_jobs(folder: Path, server: S3Server) -> Iterator[TrainingJobs]:
     with (
         mock.patch.object(ServiceQuotasResponse, "list_service_quotas", quotas, create=True),
         account("127.0.0.1", {}) as aws,
+        FaultProxy(server.port, region=REGION) as proxy,
     ):
         alone = {"AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": "none", "AWS_SHARED_CREDENTIALS_FILE": "none"}
-        keys = {**server.environment(), "AWS_REGION": "us-east-2"}
-        ways = {"AWS_ENDPOINT_URL": aws.endpoint, "AWS_ENDPOINT_URL_S3": server.url}
+        keys = {**server.environment(), "AWS_REGION": REGION}
+        ways = {"AWS_ENDPOINT_URL": aws.endpoint, "AWS_ENDPOINT_URL_S3": proxy.url}
         yield TrainingJobs(folder, aws, server, {**keys, **alone, **ways})
 
 
@@ -65,9 +68,9 @@ class TrainingJobs:
         pushed = client("ecr").put_image(repositoryName="images", imageManifest=json.dumps(manifest), imageTag="1")[
             "image"
         ]["imageId"]
-        self.image = f"123456789012.dkr.ecr.us-east-2.amazonaws.com/images@{pushed['imageDigest']}"
+        self.image = f"123456789012.dkr.ecr.{REGION}.amazonaws.com/images@{pushed['imageDigest']}"
         outputs = {
-            "project": "demo", "account_id": "123456789012", "region": "us-east-2", "bucket": server.bucket,
+            "project": "demo", "account_id": "123456789012", "region": REGION, "bucket": server.bucket,
             "store": server.new_root(),
             "private_subnets": ground.subnets, "public_subnets": {}, "node_subnets": "private",
             "security_group_id": ground.group, "operator_role_arn": ground.roles.operator,
