@@ -9,7 +9,7 @@ import torch
 
 from skytrain.checkpoints import load_model
 from skytrain.runs import attempt_numbers, read_attempt, read_metrics, read_spend
-from skytrain.targets.ec2.billing import BILLED_SECONDS
+from skytrain.targets.ec2.machines import BILLED_SECONDS
 
 from .hosts import namespaces
 from .hypervisor import ROUND_SECONDS

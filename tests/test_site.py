@@ -71,6 +71,18 @@ def test_every_function_that_the_architecture_page_names_is_in_that_file(site: M
         assert re.search(pattern, (SOURCE / file).read_text(), flags=re.MULTILINE), f"{name} is not in {file}"
 
 
+def test_the_walks_of_the_architecture_page_are_as_long_as_it_says(site: ModuleType) -> None:
+    text = (site.DOCS / "architecture.md").read_text()
+    dollar = text.partition("## A dollar\n")[2].partition("\n## ")[0]
+    rows = [row.split("|")[2] for row in re.findall(r"^\| \w+ \| `.*$", dollar, flags=re.MULTILINE)]
+    files = [file for row in rows for file in re.findall(r"`([\w/]+\.py)`", row)]
+    assert f"in {len(files)} files:" in dollar and len(files) == len(set(files)) <= 25
+    token = text.partition("## A training step\n")[2].partition("\n## ")[0]
+    rows = [row.split("|")[2] for row in re.findall(r"^\| (?:`\w+`|others) \| .*$", token, flags=re.MULTILINE)]
+    files = [file for row in rows for file in re.findall(r"`([\w/]+)`", re.sub(r"\([^)]*\)", "", row))]
+    assert f"code of these {len(files)} files" in token and len(files) == len(set(files)) <= 35
+
+
 def found(pattern: str) -> Iterator[Path]:
     """Yield what a name on the architecture page may mean: of the package, of one of its folders, or of the repository."""
     for folder in (SOURCE, ROOT):

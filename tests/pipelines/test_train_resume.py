@@ -39,7 +39,7 @@ from skytrain.runs import (
 )
 from skytrain.storage import DamagedRecord, Retry, Store, open_store
 from skytrain.training import CausalLM
-from skytrain.training.services import spent_before, start_meter
+from skytrain.training.spending import spent_before, start_meter
 from skytrain.training.upcycling import build_upcycled, check_upcycling
 from tests.support.imds import fake_metadata
 from tests.support.tiny import tiny_config

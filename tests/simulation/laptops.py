@@ -31,7 +31,7 @@ from skytrain.runs import (
 )
 from skytrain.storage import Store
 from skytrain.targets import account, leftovers, lifecycle, limits, run_status, stopping
-from skytrain.targets.ec2 import billing, launch as launching, target
+from skytrain.targets.ec2 import launch as launching, machines as ec2_machines, target
 from skytrain.targets.ec2.machines import LaunchKeeper, removal_calls
 from skytrain.targets.ec2.requests import GroupSpec, kill_time
 from skytrain.targets.jobs import group_name
@@ -216,7 +216,7 @@ class _OneByOne:
 def patched_clocks(clock: type[datetime]) -> Iterator[None]:
     """Let launches and terminals see the simulated time of day."""
     with ExitStack() as stack:
-        for module in (lifecycle, limits, billing, launching, stopping, run_status):
+        for module in (lifecycle, limits, ec2_machines, launching, stopping, run_status):
             stack.enter_context(mock.patch.object(module, "datetime", clock))
         yield
 

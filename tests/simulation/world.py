@@ -48,7 +48,7 @@ from skytrain.storage import DamagedRecord, NotFound, Stat, Store, StoreUnreacha
 from skytrain.storage.base import Progress
 from skytrain.targets import stopping
 from skytrain.targets.ec2 import machines as ec2_machines
-from skytrain.targets.ec2.billing import count_machines
+from skytrain.targets.ec2.machines import count_machines
 from skytrain.targets.ec2.target import Ec2Launcher
 
 from . import laptops
@@ -265,7 +265,6 @@ class World:
                     node_agent, "threading", SimpleNamespace(Thread=partial(SimulatedThread, self)), create=True
                 )
             )
-            stack.enter_context(mock.patch.object(ec2_machines, "datetime", time_of_day))
             stack.enter_context(laptops.patched_clocks(time_of_day))
             stack.enter_context(laptops.patched_machines(self))
             stack.enter_context(laptops.patched_stop(self))

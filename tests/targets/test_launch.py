@@ -281,7 +281,7 @@ def test_a_machine_that_ec2_has_forgotten_is_counted_as_a_minute_by_its_groups_h
     ready = prepared(ground, stubbed, s3_root)
     record = start_launch(ready, {}, Silent())
     later = datetime.now(UTC) + timedelta(hours=3)
-    monkeypatch.setattr("skytrain.targets.ec2.billing._instances", lambda *_: ({}, later))
+    monkeypatch.setattr("skytrain.targets.ec2.machines._instances", lambda *_: ({}, later))
     for _ in range(2):
         Ec2Launcher().count_machines(ground.session, ready.store, record)
         [count] = read_spend(ready.store, RUN).counts.values()
@@ -311,7 +311,7 @@ def test_what_a_machine_recorded_of_itself_is_not_less_than_what_ec2_bills(
     assert read_spend(ready.store, RUN).counts[key].seconds == 60.0
     record_own(75.0)  # it counted ahead, and while it was shut down
     with monkeypatch.context() as patched:
-        patched.setattr("skytrain.targets.ec2.billing.ended_at", lambda _: None)  # of a spot machine that AWS took
+        patched.setattr("skytrain.targets.ec2.machines.ended_at", lambda _: None)  # of a spot machine that AWS took
         ready.store.delete(f"runs/{RUN}/billed/{name}.json")
         target.count_machines(ground.session, ready.store, record)
     assert is_settled(ready.store, RUN) and final_usd(ready.store, RUN) == 75.0

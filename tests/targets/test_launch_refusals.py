@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from skytrain.aws import CloudError, quoted
+from skytrain.aws import CloudError
 from skytrain.config import Composed, SkytrainError, compose, source_hash
 from skytrain.planning import PlannedOffer
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.runs import Silent, launches_of
 from skytrain.storage import StoreUnreachable
 from skytrain.targets import PlannedJob, bundle as bundles
-from skytrain.targets.ec2.launch import PreparedLaunch, prepare_launch, start_launch
+from skytrain.targets.ec2.launch import PreparedLaunch, prepare_launch, start_launch, with_current_prices
 from skytrain.targets.limits import refuse_endpoint_names
 
 from .conftest import StubbedSession
@@ -126,13 +126,13 @@ def test_a_launch_that_cannot_work_creates_nothing(
 def test_a_plan_whose_price_on_demand_is_below_the_catalogues_is_refused(ground: Ground) -> None:
     edited = offer("g5.xlarge", 1, "on-demand", usd_per_hour_each=[0.01, 0.01], max_usd_per_hour_each=0.01)
     with pytest.raises(CloudError, match=r"for \$0.0100 an hour or less, the most that the plan accepts"):
-        quoted(plan(edited), ground.session, ["us-east-2a"], datetime.now(UTC))
+        with_current_prices(plan(edited), ground.session, ["us-east-2a"], datetime.now(UTC))
 
 
 def test_a_plan_of_a_machine_that_has_no_known_price_is_refused(ground: Ground) -> None:
     unknown = replace(offer("g5.xlarge", 1, "on-demand", usd_per_hour_each=[0.01, 0.01]), instance_type="t3.micro")
     with pytest.raises(SkytrainError, match=r"no price is known for t3.micro \(on-demand\) in us-east-2"):
-        quoted(plan(unknown), ground.session, ["us-east-2a"], datetime.now(UTC))
+        with_current_prices(plan(unknown), ground.session, ["us-east-2a"], datetime.now(UTC))
 
 
 def test_a_role_that_may_not_create_groups_is_told_the_policy_and_nothing_stays(

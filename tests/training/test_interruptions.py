@@ -11,7 +11,8 @@ from skytrain.planning import Budget
 from skytrain.runs import Cause, Meter, Silent, StopRequest, Superseded, meter
 from skytrain.runs.meter import MeteredMachine
 from skytrain.storage import Patience, Retry
-from skytrain.training.interruptions import BudgetWatch, Interruptions, NoticeWatch, Signals, StepAction, StopSources
+from skytrain.training.interruptions import Interruptions, NoticeWatch, Signals, StepAction, StopSources
+from skytrain.training.spending import BudgetWatch
 from tests.support.imds import fake_metadata
 
 pytestmark = pytest.mark.usefixtures("default_signals")
@@ -199,21 +200,10 @@ def test_a_metadata_service_that_fails_for_a_while_is_asked_again(watch, monkeyp
     watch.seen("spot")
 
 
-def test_the_slow_first_step_of_an_attempt_does_not_forbid_a_validation_at_its_end(monkeypatch):
-    clock = SimpleNamespace(seconds=0.0)
-    monkeypatch.setattr(meter, "boot_clock", lambda: clock.seconds)
-    monkeypatch.setattr("skytrain.training.interruptions.time", SimpleNamespace(monotonic=lambda: clock.seconds))
-    budget = BudgetWatch(Meter([MeteredMachine("a", "boot", 0.0, 0.0)], 3600.0), Budget(100.0, margin_seconds=10.0))
-    for step, seconds in enumerate((8.0, 1.0, 1.0)):
-        clock.seconds += seconds
-        assert not budget.must_stop_after_step()
-        assert budget.can_afford_evaluation(steps=30.0) == (step > 0)  # 30 steps of 1 s fit, 30 of 8 s do not
-
-
 def test_the_budget_stops_while_a_step_and_a_checkpoint_can_still_be_paid(monkeypatch):
     clock = SimpleNamespace(seconds=0.0)
     monkeypatch.setattr(meter, "boot_clock", lambda: clock.seconds)
-    monkeypatch.setattr("skytrain.training.interruptions.time", SimpleNamespace(monotonic=lambda: clock.seconds))
+    monkeypatch.setattr("skytrain.training.spending.time", SimpleNamespace(monotonic=lambda: clock.seconds))
     running = Meter([MeteredMachine("a", "boot", 0.0, 0.0)], 3600.0)  # a dollar a second
     running.note_save(10.0)
     budget = BudgetWatch(running, Budget(100.0, margin_seconds=20.0))

@@ -22,12 +22,7 @@ from .image_lock import (
     write_lock as write_lock,
 )
 from .machine_images import MachineImage as MachineImage, find_image as find_image
-from .market import (
-    offered_zones as offered_zones,
-    quoted as quoted,
-    quoted_by_plan as quoted_by_plan,
-    spot_prices as spot_prices,
-)
+from .market import offered_zones as offered_zones, spot_prices as spot_prices
 from .metadata import (
     Ec2Instance as Ec2Instance,
     Metadata as Metadata,

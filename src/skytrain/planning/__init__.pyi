@@ -12,6 +12,7 @@ from .best import (
 )
 from .budget import Budget as Budget, Spending as Spending, seconds_ahead as seconds_ahead
 from .catalog import (
+    HOURS_PER_MONTH as HOURS_PER_MONTH,
     MARKETS as MARKETS,
     REGIONS as REGIONS,
     STALE_DAYS as STALE_DAYS,
@@ -20,6 +21,7 @@ from .catalog import (
     load_catalog as load_catalog,
     quota_code as quota_code,
     save_catalog as save_catalog,
+    unit_prices as unit_prices,
 )
 from .cluster_costs import (
     ClusterCosts as ClusterCosts,
@@ -139,7 +141,6 @@ from .plan_prepare import (
 from .plan_rows import offer_rows as offer_rows, purchase_rows as purchase_rows
 from .plan_serve import ServeWork as ServeWork, serve_plan as serve_plan
 from .plan_smoke import SmokeSettings as SmokeSettings, delayed_plan as delayed_plan, smoke_plan as smoke_plan
-from .price_list import HOURS_PER_MONTH as HOURS_PER_MONTH, unit_prices as unit_prices
 from .ranking import (
     CpuMachine as CpuMachine,
     Ranked as Ranked,

@@ -1,4 +1,7 @@
-"""EC2 instances and their prices, each with its date: the packaged catalogue, or the user's refreshed one."""
+"""EC2 instances and their prices, each with its date: the packaged catalogue, or the user's refreshed one.
+
+Prices of what is not a machine (disks, file systems, gateways, storage and its requests) are packaged only.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import datetime
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -24,12 +27,14 @@ INSTANCES = "instances.csv"
 PRICES = "prices.csv"
 CPU_INSTANCES = "cpu_instances.csv"
 CPU_PRICES = "cpu_prices.csv"
+UNIT_PRICES = "unit_prices.csv"
 FILES = (INSTANCES, PRICES, CPU_INSTANCES, CPU_PRICES)
 # Only in a refreshed catalogue: no public source lists them.
 SAGEMAKER_PRICES = "sagemaker_prices.csv"
 EMR_FEES = "emr_fees.csv"
 MOST_MEANT = 4  # types that an error names
 NAME_OF_REGION = re.compile(r"[a-z]+(-[a-z]+)+-\d")
+HOURS_PER_MONTH = 730.0
 STALE_DAYS = 30  # spot prices drift within weeks; beyond this age every plan states the age of its prices
 
 # Service Quotas count vCPUs by family and market. Public sources do not agree on a code for P6 spot.
@@ -309,3 +314,28 @@ def _prices(text: str) -> Iterator[Price]:
             date=row["date"],
             source=row["source"],
         )
+
+
+@dataclass(frozen=True)
+class UnitPrice:
+    """The price of a unit: an hour, a GB for a month, 1000 requests."""
+
+    usd: float
+    unit: str
+    date: str
+    source: str
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Return the price of an hour, of a GB where it is sold by size."""
+        assert self.unit in ("hour", "gb-month"), self.unit
+        return self.usd / (1 if self.unit == "hour" else HOURS_PER_MONTH)
+
+
+@cache
+def unit_prices() -> dict[str, UnitPrice]:
+    """Return the prices by the names of `data/unit_prices.csv`."""
+    return {
+        row["item"]: UnitPrice(float(row["usd"]), row["unit"], row["date"], row["source"])
+        for row in csv.DictReader(_packaged(UNIT_PRICES).splitlines())
+    }

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .catalog import Catalog, Market
-from .price_list import HOURS_PER_MONTH, UnitPrice, unit_prices
+from .catalog import HOURS_PER_MONTH, Catalog, Market, UnitPrice, unit_prices
 
 SYSTEM_TYPE = "m7i.large"
 SYSTEM_NODES = 2

@@ -22,10 +22,9 @@ from ..config import (
     has_layers,
     total_steps,
 )
-from .catalog import InstanceType, Price
+from .catalog import HOURS_PER_MONTH, InstanceType, Price, unit_prices
 from .measurements import SIGMA
 from .memory import checkpoint_bytes, planned_precision, update_facts
-from .price_list import HOURS_PER_MONTH, unit_prices
 from .throughput import Source
 
 SAMPLES = 1000  # quasi-random draws, the same for every offer, so that differences are not random

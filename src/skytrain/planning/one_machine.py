@@ -9,13 +9,12 @@ from typing import Any
 
 from .. import __version__
 from ..config import SkytrainError, source_hash
-from .catalog import Catalog, InstanceType, Price
+from .catalog import HOURS_PER_MONTH, Catalog, InstanceType, Price
 from .costs import GP3_USD_PER_GB_MONTH
 from .images import planned_image
 from .offers import PlanRequest
 from .plan_file import FORMAT, CostForecast, JobKind, Plan, PlannedCode, PlannedData, PlannedOffer, QuotaNeed, timestamp
 from .plan_making import EXPIRES_HOURS, FALLBACKS, bid_for
-from .price_list import HOURS_PER_MONTH
 
 LONGEST_JOB_HOURS = 12.0  # limit on the choice, if a larger machine would be faster for about the same dollars
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .budget import Budget
+from .catalog import HOURS_PER_MONTH
 from .costs import BOOT_SECONDS, COMPILE_SECONDS, GP3_GB, GP3_USD_PER_GB_MONTH, START_SECONDS
 from .plan_file import CostForecast, Plan, PlannedOffer
-from .price_list import HOURS_PER_MONTH
 
 SLOW = 1.5  # p90 of a step's seconds, as a multiple of the plan's
 

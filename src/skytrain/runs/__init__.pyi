@@ -20,7 +20,6 @@ from .heartbeats import (
     BOOT_SHAPE as BOOT_SHAPE,
     HostHeartbeats as HostHeartbeats,
     HostRecord as HostRecord,
-    HostSpends as HostSpends,
     Presence as Presence,
     host_key as host_key,
     host_record as host_record,
@@ -72,6 +71,7 @@ from .logs import (
 from .meter import (
     CommandMeter as CommandMeter,
     Count as Count,
+    HostSpends as HostSpends,
     Meter as Meter,
     Spend as Spend,
     billed_machines as billed_machines,

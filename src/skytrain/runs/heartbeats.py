@@ -1,22 +1,21 @@
-"""The heartbeats of a run's hosts, and the cost that each host records in them.
+"""The heartbeats of a run's hosts.
 
     runs/<run>/meeting/ready/<shape>/<host>.json       a host that may be invited or takes part
     runs/<run>/meeting/away/<shape>/<host>.json        a host that waits before its next try, or saves and leaves
     runs/<run>/meeting/left/<shape>/<host>.json        the last record of a host that has left
     runs/<run>/meeting/boot/<machine>.json             a rented machine whose agent has not started yet
 
-`jobs/rendezvous.py` has the other objects of the folder. A heartbeat has the host's cost so far, so that the meter
-counts hosts that wait.
+`jobs/rendezvous.py` has the other objects of the folder. A heartbeat also has the host's cost so far, which
+`HostSpends` in `meter.py` reads, so that hosts that wait are counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..storage import NotFound, Stat, Store, damaged, read_object
-from .spend import SPEND
+from ..storage import NotFound, Stat, Store, read_object
 
 Presence = Literal["ready", "away", "left"]
 BOOT_SHAPE = "boot"  # shape of machines whose agent has not started: only their cost counts
@@ -71,27 +70,3 @@ class HostHeartbeats:
             current.append((each, known))
         self._known = {each.stat.key: known for each, known in current}
         return [(each, record) for each, (_, record) in current]
-
-
-class HostSpends:
-    """The cost that each host recorded for itself in its heartbeats.
-
-    The form is that of the attempts' spend streams. `without` names hosts that are counted elsewhere.
-    """
-
-    def __init__(self, store: Store, run: str, without: Collection[str] = ()) -> None:
-        self._store = store
-        self._folder = meeting_folder(run)
-        self._without = frozenset(without)
-        self._heartbeats = HostHeartbeats(store, run)
-
-    def read(self) -> list[dict[str, Any]]:
-        listed = [host_record(stat, self._folder) for stat in self._store.list(self._folder)]
-        hosts = [each for each in listed if each is not None and each.host not in self._without]
-        return [self._spend(each, record) for each, record in self._heartbeats.read(hosts)]
-
-    def _spend(self, host: HostRecord, record: dict[str, Any]) -> dict[str, Any]:
-        spend = record.get("spend")
-        if not isinstance(spend, dict) or not all(kind(spend.get(name)) for name, kind in SPEND.items()):
-            raise damaged(self._store.url(host.stat.key), "it has no spend")
-        return spend

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,41 @@ from typing import Any
 from ..aws import Ec2Instance
 from ..config import DONE, BudgetConfig, SkytrainError
 from ..planning import Spending, load_catalog
-from ..storage import NO_SHAPE, Shape, Store, damaged, is_amount, maybe, read_lines, read_object
+from ..storage import (
+    NO_SHAPE,
+    Shape,
+    Store,
+    damaged,
+    is_amount,
+    is_clock,
+    is_mapping,
+    is_text,
+    is_whole,
+    maybe,
+    read_lines,
+    read_object,
+)
 from .attempts import attempt_key, attempt_numbers, read_fence, read_outcome
-from .heartbeats import HostSpends
-from .spend import SPEND
+from .heartbeats import HostHeartbeats, HostRecord, host_record, meeting_folder
 
+
+def is_counts(value: Any) -> bool:
+    """Return whether the value is what machines have cost so far, as `Count` has it, by their keys."""
+    kinds = {"usd": is_amount, "seconds": is_amount, "boot": is_text, "boot_seconds": is_clock}
+    return is_mapping(value) and all(
+        is_mapping(count) and count.keys() == kinds.keys() and all(kind(count[name]) for name, kind in kinds.items())
+        for count in value.values()
+    )
+
+
+SPEND: Shape = {  # of a line of a spend stream, and of the cost in a heartbeat
+    "machines": maybe(is_counts),
+    "usd": maybe(is_amount),
+    "usd_per_hour": maybe(is_amount),
+    "save_seconds": maybe(is_amount),
+    "saved_step": maybe(is_whole),
+    "at": maybe(is_text),
+}
 BILLED: Shape = {"seconds": maybe(is_amount), "usd": maybe(is_amount)}
 INSTANCE_IDS = "i-"  # how the keys of rented machines begin
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -234,6 +264,30 @@ def read_spend(store: Store, run: str, saved: Mapping[str, Any] | None = None) -
         stopped=bool(numbers) and read_outcome(store, run, numbers[-1]) is not None,
         open=frozenset(key for command in commands if command["open"] for key in command["machines"]),
     )
+
+
+class HostSpends:
+    """The cost that each host recorded for itself in its heartbeats.
+
+    The form is that of the attempts' spend streams. `without` names hosts that are counted elsewhere.
+    """
+
+    def __init__(self, store: Store, run: str, without: Collection[str] = ()) -> None:
+        self._store = store
+        self._folder = meeting_folder(run)
+        self._without = frozenset(without)
+        self._heartbeats = HostHeartbeats(store, run)
+
+    def read(self) -> list[dict[str, Any]]:
+        listed = [host_record(stat, self._folder) for stat in self._store.list(self._folder)]
+        hosts = [each for each in listed if each is not None and each.host not in self._without]
+        return [self._spend(each, record) for each, record in self._heartbeats.read(hosts)]
+
+    def _spend(self, host: HostRecord, record: dict[str, Any]) -> dict[str, Any]:
+        spend = record.get("spend")
+        if not isinstance(spend, dict) or not all(kind(spend.get(name)) for name, kind in SPEND.items()):
+            raise damaged(self._store.url(host.stat.key), "it has no spend")
+        return spend
 
 
 class CommandMeter:

@@ -10,8 +10,7 @@ from typing import Any
 from ..config import DONE, INTERRUPTED
 from ..storage import MOST, Store, is_time
 from .attempts import attempt_numbers, read_attempt, read_failure, read_outcome
-from .heartbeats import HostSpends
-from .meter import Count, command_spends, largest_counts, last_records, settled_counts
+from .meter import Count, HostSpends, command_spends, largest_counts, last_records, settled_counts
 from .metrics import last_metrics
 from .record import load_run
 

@@ -14,7 +14,8 @@ from ..runs import Cause, claim_attempt, create_run, failures_recorded, now, rec
 from .context import RunContext
 from .opening import OpenedRun
 from .resume import ResumePoint, fetch_checkpoint, find_changes, find_lost_metrics, find_resume_point
-from .services import RunServices, find_host, run_services, spent_before, start_meter
+from .services import RunServices, find_host, run_services
+from .spending import spent_before, start_meter
 from .summary import describe_run
 
 

@@ -35,11 +35,11 @@ from .checkpointing import Checkpoints, SavePolicy, seconds_between_interruption
 from .evaluation_limits import EvaluationLimits
 from .evaluations import EvaluateRestored, Evaluations, Scheduled
 from .factory import make_loggers, make_module, make_own_callbacks, make_trainer
-from .interruptions import BudgetWatch, Interruptions, StopSources
+from .interruptions import Interruptions, StopSources
 from .micro_batch import explaining_memory
-from .overrun import OverrunWatch
 from .random_state import RandomState
 from .restoring import ApplyOptimizerSettings, StartAtStep
+from .spending import BudgetWatch, OverrunWatch
 from .step import CausalLM
 from .straggler import watch_ranks
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -18,11 +17,10 @@ import lightning.pytorch as pl
 
 from ..aws import Metadata, Notice
 from ..jobs import Ranks, ToldByFirstRank, handled_signals
-from ..planning import Budget
-from ..runs import Cause, Meter, Reporter, StopRequest, Superseded
+from ..runs import Cause, Reporter, StopRequest, Superseded
 from ..storage import Patience, Retry
 from .callbacks import AtStep
-from .overrun import OverrunVerdict, OverrunWatch
+from .spending import BudgetWatch, OverrunVerdict, OverrunWatch
 from .step import CausalLM
 
 POLL_SECONDS = 5.0  # interval that AWS advises
@@ -120,38 +118,6 @@ class NoticeWatch:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
-
-
-class BudgetWatch:
-    """The longest step of an attempt, by which its budget is asked what it can still afford."""
-
-    def __init__(self, meter: Meter, budget: Budget) -> None:
-        self._meter = meter
-        self._budget = budget
-        self._step_began = time.monotonic()
-        self._steps = 0
-        self._longest_step = 0.0
-
-    def must_stop_after_step(self) -> bool:
-        """Time the step that has just ended, and return whether the budget cannot pay for another."""
-        now = time.monotonic()
-        took, self._step_began = now - self._step_began, now
-        self._steps += 1
-        # The first step of an attempt waits for compilers and caches, and counts only until there is another.
-        self._longest_step = took if self._steps <= 2 else max(self._longest_step, took)
-        return not self._budget.can_afford_step(self._meter.spending(), self._longest_step)
-
-    def can_afford_evaluation(self, seconds: float = 0.0, steps: float = 0.0) -> bool:
-        """Return whether an evaluation of `seconds`, or of the time of `steps`, leaves enough for a step and its save."""
-        return self._budget.can_afford_evaluation(self._meter.spending(), self._longest_step, seconds, steps)
-
-    def leave_out(self, seconds: float) -> None:
-        """Do not count the `seconds` of an evaluation since the last step as part of the next one."""
-        self._step_began += seconds
-
-    def message(self, step: int) -> str:
-        spent = self._budget.spent_text(self._meter.spending())
-        return f"budget: {spent} spent: saving at step {step}, then stopping within the budget"
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,18 @@
-"""Services of an attempt on each rank: spend meter, EC2's notices, and the sync of logs and metrics to the store."""
+"""Services of an attempt on each rank: EC2's notices, and the sync of logs and metrics to the store."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..aws import CloudWatch, Ec2Instance, Metadata, find_metadata, log_destination, on_ec2
-from ..checkpoints import find_commit, read_manifest
-from ..config import BudgetConfig, SkytrainError, format_seconds, without_secrets
-from ..jobs import JoinedGeneration, Ranks, job_began
+from ..config import without_secrets
+from ..jobs import JoinedGeneration, Ranks
 from ..runs import (
     EventFiles,
     HostSpends,
@@ -23,7 +22,6 @@ from ..runs import (
     MetricsPage,
     MetricsWriter,
     Reporter,
-    Spend,
     StopRequest,
     Superseded,
     Sync,
@@ -33,12 +31,9 @@ from ..runs import (
     events_key,
     libraries_logged,
     log_record,
-    machine_price,
     metrics_served,
     now,
-    read_spend,
     stop_asked,
-    this_machine,
 )
 from ..storage import Store
 from .context import RunContext
@@ -46,7 +41,6 @@ from .interruptions import NoticeWatch
 
 SYNC_SECONDS = 5.0  # how long one operation of the sync thread is retried; the thread tries again in its next round
 WAITING_SECONDS = 30.0  # time between two readings of what waiting hosts have cost
-IDLE_SECONDS = 60.0  # time between two attempts above which its cost is reported
 GIVE_UP_SECONDS = 5.0  # time allowed for the last lines of an attempt that failed
 
 
@@ -74,56 +68,6 @@ def find_host(ranks: Ranks, reporter: Reporter) -> Host:
         )
         return Host(metadata, on_ec2=True)
     return Host(metadata, instance, on_ec2=instance is not None or on_ec2())
-
-
-def start_meter(context: RunContext, host: Host, spent: Spend) -> Meter:
-    """Start to count all machines of the job, at the price of rank 0's machine. All ranks call this together."""
-    budget = context.config.budget
-    ranks = context.ranks
-    reporter = context.reporter
-    instance = host.instance if budget.whole_machine else None
-    machines = [
-        found
-        for found in ranks.everyone(this_machine(instance, job_began()) if ranks.local_rank == 0 else None)
-        if found is not None
-    ]
-    price = ranks.first_does(lambda: _price(budget, host))
-    if price is None and budget.usd is not None:
-        reporter.note(
-            f"warning: budget.usd={budget.usd:g} is not watched: the price of this machine is unknown\n"
-            "  set it with budget.usd_per_hour=..."
-        )
-    meter = Meter(machines, price, spent)
-    if price is not None and meter.idle_seconds > IDLE_SECONDS:
-        reporter.note(
-            f"the {format_seconds(meter.idle_seconds)} since the run was stopped are counted: "
-            "this EC2 instance was rented all that time"
-        )
-    return meter
-
-
-def _price(budget: BudgetConfig, host: Host) -> float | None:
-    price = machine_price(budget, host.instance)
-    if price is None and budget.usd is not None and host.on_ec2:
-        raise SkytrainError(
-            f"budget.usd: {budget.usd:g} cannot be kept: this EC2 instance's metadata service did not answer, "
-            "so its price is unknown\n"
-            "  set budget.usd_per_hour to the price of one machine, "
-            "or let this process reach http://169.254.169.254 (IMDSv2)"
-        )
-    return price
-
-
-def spent_before(store: Store, run: str, own_checkpoint: str | None) -> Spend:
-    """Return what the run has cost before this attempt.
-
-    Its newest checkpoint has a record of it too, in case a spend stream is lost.
-    """
-    saved: Mapping[str, Any] = {}
-    if own_checkpoint is not None:
-        _, manifest = read_manifest(store, find_commit(store, own_checkpoint))
-        saved = manifest.state.get("rest", {}).get("spend") or {}
-    return read_spend(store, run, saved)
 
 
 class TakeoverWatch:

@@ -7,7 +7,7 @@ import math
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,14 +15,15 @@ from pathlib import Path
 from ...aws import (
     AwsSession,
     Call,
+    CloudError,
     MachineImage,
     Tags,
     is_preview,
+    offered_zones,
     open_session,
     preview_image,
-    quoted,
-    quoted_by_plan,
     remove_all,
+    spot_prices,
 )
 from ...config import (
     Composed,
@@ -44,7 +45,9 @@ from ...planning import (
     PlannedOffer,
     PlanRequest,
     SmokeSettings,
+    ZonePrice,
     delayed_plan,
+    load_catalog,
     smoke_plan,
     timestamp,
 )
@@ -245,9 +248,9 @@ def _assembled(
         first = replace(plan.choice, kill_after_seconds=block.kill_after_seconds(plan.choice, now))
         plan, zones = replace(plan, offers=[first]), {block.zone: preflight.subnets[block.zone]}
     if preflight.preview:
-        current = quoted_by_plan(plan, zones)
+        current = with_planned_prices(plan, zones)
     else:
-        current = quoted(plan, session, zones, now)
+        current = with_current_prices(plan, session, zones, now)
     if kind in ("train", "prepare", "finish"):  # an endpoint is rented for hours, and a sweep has a ledger
         current = _within_budget(current, config, store, run, waits_seconds)
     has = {"torch": image.line.torch_version} if image.line.torch_version else {}
@@ -292,6 +295,50 @@ def _assembled(
     for call in prepared.calls:
         call.body()  # what cannot be requested is refused now, and not after the question and the upload
     return prepared
+
+
+def with_current_prices(plan: Plan, session: AwsSession, zones: Iterable[str], now: datetime) -> Plan:
+    """Return the plan with current zone prices, cheapest first, without offers that cannot be had at its prices.
+
+    `zones` are those with a subnet. Raises CloudError (exit 5) if the first offer is among them.
+    """
+    ours = sorted(zones)
+    offers = [replace(offer, zones=_zone_prices(offer, session, ours, now)) for offer in plan.offers]
+    if not offers[0].zones:
+        first = offers[0]
+        raise CloudError(
+            f"{first.instance_type} ({first.market}) is not sold in {', '.join(ours)} for "
+            f"${first.max_usd_per_hour_each:.4f} an hour or less, the most that the plan accepts",
+            fix="prices have moved: skytrain catalog refresh, then plan again (or add --replan)",
+            cause="capacity",
+        )
+    return replace(plan, offers=[offer for offer in offers if offer.zones])
+
+
+def with_planned_prices(plan: Plan, zones: Iterable[str]) -> Plan:
+    """Return the plan with its own prices in each of these zones: AWS is not asked."""
+    ours = sorted(zones)
+    return replace(
+        plan,
+        offers=[
+            replace(offer, zones=[ZonePrice(zone, min(offer.usd_per_hour_each), plan.made_at) for zone in ours])
+            for offer in plan.offers
+        ],
+    )
+
+
+def _zone_prices(offer: PlannedOffer, session: AwsSession, zones: list[str], now: datetime) -> list[ZonePrice]:
+    sold = [zone for zone in offered_zones(session, offer.instance_type) if zone in zones]
+    if offer.market == "spot":
+        prices = spot_prices(session, offer.instance_type, sold, now)
+    else:
+        least = load_catalog().least_usd_per_hour(offer.instance_type, offer.region, "on-demand")
+        prices = dict.fromkeys(sold, max(least, *offer.usd_per_hour_each))
+    return [
+        ZonePrice(zone, usd, timestamp(now))
+        for zone, usd in sorted(prices.items(), key=lambda pair: (pair[1], pair[0]))
+        if usd <= offer.max_usd_per_hour_each
+    ]
 
 
 def check_names(session: AwsSession, record: LaunchRecord) -> None:

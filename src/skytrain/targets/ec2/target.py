@@ -16,7 +16,6 @@ from ..checks import Finding, Preflight
 from ..follow import RunFollower
 from ..limits import ask_account, live_launch
 from ..plans import PlannedJob, compose_plan, planned_job
-from .billing import count_machines
 from .launch import (
     PreparedLaunch,
     SweepLaunch,
@@ -31,7 +30,7 @@ from .launch import (
     start_launches,
     wait_for_start,
 )
-from .machines import Ec2Machines, LaunchKeeper, has_machines, trouble
+from .machines import Ec2Machines, LaunchKeeper, count_machines, has_machines, trouble
 
 if TYPE_CHECKING:
     from ...jobs import NodeRequest, RentedMachines

@@ -1,11 +1,13 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from skytrain.config import compose
+from skytrain.planning import Budget
 from skytrain.runs import Meter, meter
 from skytrain.runs.meter import MeteredMachine
-from skytrain.training.overrun import OverrunWatch, format_step
+from skytrain.training.spending import BudgetWatch, OverrunWatch, format_step
 
 
 def verdicts(monkeypatch, steps, *, total=1000, first=1, spent=0.0, **changed):
@@ -64,3 +66,14 @@ def test_a_resumed_run_counts_its_own_steps_and_what_was_spent_before(monkeypatc
 @pytest.mark.parametrize(("seconds", "text"), [(0.0314, "31 ms"), (1.9234, "1.92 s"), (90.0, "1m30s")])
 def test_the_time_of_a_step_is_readable(seconds, text):
     assert format_step(seconds) == text
+
+
+def test_the_slow_first_step_of_an_attempt_does_not_forbid_a_validation_at_its_end(monkeypatch):
+    clock = SimpleNamespace(seconds=0.0)
+    monkeypatch.setattr(meter, "boot_clock", lambda: clock.seconds)
+    monkeypatch.setattr("skytrain.training.spending.time", SimpleNamespace(monotonic=lambda: clock.seconds))
+    budget = BudgetWatch(Meter([MeteredMachine("a", "boot", 0.0, 0.0)], 3600.0), Budget(100.0, margin_seconds=10.0))
+    for step, seconds in enumerate((8.0, 1.0, 1.0)):
+        clock.seconds += seconds
+        assert not budget.must_stop_after_step()
+        assert budget.can_afford_evaluation(steps=30.0) == (step > 0)  # 30 steps of 1 s fit, 30 of 8 s do not
