@@ -28,8 +28,18 @@ from skytrain.planning import (
 )
 from skytrain.planning.catalog import Catalog, packaged_catalog
 from skytrain.planning.host import disk_problem, host_problem
-from skytrain.planning.search import SIMPLER, TIGHT, Fixed, Machines, _parts, best_placement, meshes
+from skytrain.planning.search import (
+    SIMPLER,
+    TIGHT,
+    Fixed,
+    Machines,
+    _parts,
+    best_placement,
+    meshes,
+    most_tokens_laid_out,
+)
 from skytrain.planning.throughput import most_tokens_per_s, tokens_per_step
+from skytrain.planning.tokens import tokens_for_budget
 
 WHOLE = packaged_catalog()
 TYPES = ("g5.xlarge", "g5.12xlarge", "g6e.48xlarge", "p4d.24xlarge", "p5.48xlarge")
@@ -38,9 +48,13 @@ CATALOG = Catalog(
     tuple(one for one in WHOLE.prices if one.type in TYPES and one.region == "us-east-2"),
     "packaged",
 )
+SPREAD = replace(CATALOG, prices=tuple(one for one in WHOLE.prices if one.type in TYPES))  # in every region
 SMALL = compose(["model=gpt2-124m", "trainer.precision=bf16-mixed"]).config
 LARGE = compose(
     ["model=llama-3.1-8b", "tokenizer.vocab_size=257", "trainer.precision=bf16-mixed", "trainer.compile=true"]
+).config
+MIXTURE = compose(
+    ["model=mixtral-8x7b", "model.layers=8", "model.vocab_size=50257", "optimizer=muon", "trainer.precision=bf16-mixed"]
 ).config
 FEW = settings(max_examples=6, derandomize=True)
 
@@ -119,17 +133,25 @@ def test_a_larger_budget_never_buys_fewer_tokens(
 
 
 @FEW
-@given(runs(), st.floats(0.2, 20_000), st.sampled_from([0.2, 0.3, 3.0, 48.0, 2160.0]))
-def test_machines_that_cannot_win_may_be_left_out(config: Config, usd: float, hours: float) -> None:
+@given(
+    runs(), st.sampled_from(["adamw", "muon"]), st.floats(0.2, 20_000), st.sampled_from([0.2, 0.3, 3.0, 48.0, 2160.0])
+)
+def test_machines_that_cannot_win_may_be_left_out(config: Config, optimizer: str, usd: float, hours: float) -> None:
     request = PlanRequest(budget_usd=usd, tokens_open=True, most_hours=hours)
+    config = replace(config, optimizer=compose([f"optimizer={optimizer}"]).config.optimizer)
     planned = replace(workload(config), work=work_of(config, steps=1))
-    best = best_purchase(config, Offering(planned, CATALOG, request), usd, hours)
-    try:
-        (every,) = most_tokens(config, find_offers(planned, CATALOG, request), usd, hours, rows=1)
-    except SkytrainError:
-        assert best is None
-    else:
-        assert best and best.tokens == every.tokens
+    offering = Offering(planned, SPREAD, request)
+    best = best_purchase(config, offering, usd, hours)
+    every = [
+        (tokens_for_budget(config, offer, usd, hours), instance, nodes)
+        for instance, nodes in offering.machines
+        for offer in offering.on(instance, nodes)
+        if offer.placement and offer.price
+    ]
+    assert (best.tokens if best else 0) == max((tokens for tokens, _, _ in every), default=0)
+    for tokens, instance, nodes in every:
+        assert tokens <= offering.most_tokens(instance, nodes, usd, hours, laid_out=True)
+        assert tokens <= offering.most_tokens(instance, nodes, usd, hours)
 
 
 def test_no_layout_is_searched_for_a_deadline_that_comes_before_the_machines_have_booted() -> None:
@@ -140,7 +162,7 @@ def test_no_layout_is_searched_for_a_deadline_that_comes_before_the_machines_hav
 
 
 @pytest.mark.parametrize("type, nodes", [("g5.12xlarge", 2), ("p4d.24xlarge", 1), ("p5.48xlarge", 2)])
-@pytest.mark.parametrize("config", [SMALL, LARGE], ids=["small", "large"])
+@pytest.mark.parametrize("config", [SMALL, LARGE, MIXTURE], ids=["small", "large", "mixture"])
 def test_no_layout_by_itself_is_faster_than_the_one_that_is_found(config: Config, type: str, nodes: int) -> None:
     """The search leaves layouts out that could not be faster, even with memory without end."""
     instance = WHOLE.instance(type)
@@ -162,8 +184,9 @@ def test_no_layout_by_itself_is_faster_than_the_one_that_is_found(config: Config
     whole = [one for one in alone if isinstance(one, Placement) and one.mesh.tensor == one.mesh.pipeline == 1]
     compared = whole if isinstance(found, Placement) and found.mesh.tensor == found.mesh.pipeline == 1 else alone
     assert worth(found) >= max(map(worth, compared), default=0.0)
-    most = most_tokens_per_s(job, machines.node, machines.gpus)
-    assert all(one.tokens_per_s <= most for one in alone if isinstance(one, Placement))
+    fastest = max((one.tokens_per_s for one in alone if isinstance(one, Placement)), default=0.0)
+    assert fastest <= most_tokens_per_s(job, machines.node, machines.gpus, batch)
+    assert fastest <= most_tokens_laid_out(job, machines, batch, Fixed())
 
 
 @pytest.mark.parametrize("market", ["spot", "on-demand"])

@@ -410,7 +410,7 @@ class _Search:
         """Yield each size that may be bought, smallest first, behind the tokens that it cannot exceed and their loss."""
         for model in self._sizes(budget):
             usd = self._training_usd(model, budget)
-            offering = self._offering(self._sized(model, batches(self.sequence_length)[0]), model)
+            offering = self._offering(self._sized(model, batches(self.sequence_length)[-1]), model)  # the most tokens
             most = max((one[0] for one in at_most(offering, usd, self.deadline)), default=0.0)
             if most > 0:
                 yield self.forecaster.loss(decoder_size(model), most), most, model

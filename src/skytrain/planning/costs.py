@@ -43,6 +43,9 @@ EVALUATION_COST = 1 / 3  # cost of a token relative to training: forward pass on
 FIXED_SHARE = 0.1  # of a step's time that does not shrink with its batch: update, communication, launches; assumed
 GP3_GB = 200
 GP3_USD_PER_GB_MONTH = unit_prices()["gp3"].usd
+EXTRAS_USD_PER_HOUR = (  # of a machine: its disk and its address
+    GP3_GB * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH + unit_prices()["public-ipv4"].usd_per_hour
+)
 S3_PART_BYTES = 64 * 2**20
 KEPT_DAYS = 30.0  # how long data and checkpoints stay in the bucket
 
@@ -210,10 +213,7 @@ def estimate(
     took = _run_seconds(work, step_seconds, source, instance, nodes, price.market == "spot")
     usd_per_hour = price.usd_per_hour_min + (price.usd_per_hour_max - price.usd_per_hour_min) * _draws()["price"]
     machine = usd_per_hour * nodes * took.hours
-    disks = (
-        nodes * GP3_GB * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH * took.hours
-        + nodes * unit_prices()["public-ipv4"].usd_per_hour * took.hours
-    )
+    disks = nodes * EXTRAS_USD_PER_HOUR * took.hours
     stored_gb = (work.data_bytes + work.kept_checkpoints * work.checkpoint_bytes) / 1e9
     bucket = (
         stored_gb * unit_prices()["s3"].usd * KEPT_DAYS / 30
@@ -241,25 +241,45 @@ def estimate(
     )
 
 
-def most_training_seconds(hours: float, *, compiled: bool) -> float:
-    """Return the median time of training that no run of so many hours at p90 can exceed: it starts, and it trains.
+@lru_cache(maxsize=2**15)  # the same for every model and batch
+def most_training_seconds(
+    budget_usd: float,
+    hours: float,
+    nodes: int,
+    usd_per_hour: tuple[float, float],
+    source: Source = "assumed",
+    *,
+    compiled: bool,
+) -> float:
+    """Return the median time of training that no run within the limits at p90 can exceed: it starts, and it trains.
 
-    For a speed that is assumed. 0 where nine of ten runs have only just started by then.
+    0 where nine of ten runs have only just started by then.
     """
-    training, late = _latest_ends(compiled)
-    slow = float(late[-1] / training[-1])  # so long that the start does not count
-    number = int(np.searchsorted(late, 3600 * hours))
+    least = usd_per_hour[0] + EXTRAS_USD_PER_HOUR
+    training, late = _latest_ends(source, compiled)
+    number = int(np.searchsorted(late, 3600 * min(hours, budget_usd / nodes / least)))
     if not number:
         return 0.0
     above = float(training[number]) if number < len(training) else math.inf
-    return min(above, (3600 * hours - BOOT_SECONDS[0] - START_SECONDS[0]) / slow)
+    start = BOOT_SECONDS[0] + START_SECONDS[0]
+    slow = float(late[-1] / training[-1])  # so long that the start does not count
+    in_time = (3600 * hours - start) / slow
+    paid = (3600 * budget_usd / nodes - least * start) / _late_usd_per_hour(usd_per_hour, source)
+    return min(above, in_time, paid) * (1 + 1e-9)  # which no rounding exceeds
 
 
-@lru_cache(maxsize=2)
-def _latest_ends(compiled: bool) -> tuple[Any, Any]:
+@lru_cache(maxsize=2**12)
+def _late_usd_per_hour(usd_per_hour: tuple[float, float], source: Source) -> float:
+    """Return what an hour of median speed costs at p90, where neither the price nor the speed is certain."""
+    usd = _span(usd_per_hour, _draws()["price"]) + EXTRAS_USD_PER_HOUR
+    return _quantiles(usd * np.exp(SIGMA[source] * _draws()["speed"]), 0.9)[0]
+
+
+@lru_cache(maxsize=6)
+def _latest_ends(source: Source, compiled: bool) -> tuple[Any, Any]:
     """Return times of training, and when nine of ten runs have started and trained for so long."""
     start = _start_seconds(compiled)
-    pace = np.exp(SIGMA["assumed"] * _draws()["speed"])
+    pace = np.exp(SIGMA[source] * _draws()["speed"])
     training = np.concatenate([[0.0], np.geomspace(1.0, 1e10, 400)])
     return training, np.array([_quantiles(start + one * pace, 0.9)[0] for one in training])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 GIGA = 1e9
@@ -79,6 +80,7 @@ GPUS = (
 # fmt: on
 
 
+@lru_cache(maxsize=256)
 def find_gpu(device_name: str) -> Gpu | None:
     """Return the row for a torch device name ("NVIDIA A100-SXM4-80GB") or a name of this table ("a100")."""
     for gpu in GPUS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from ..config import ConfigError, SkytrainError
 from .budget import Budget
@@ -16,7 +16,7 @@ from .flops import decoder_flops_per_token
 from .host import disk_problem
 from .measurements import is_of_gpu
 from .mesh import Mesh, near_meshes, requested_mesh
-from .search import Machines, NoPlacement, Placement, best_placement
+from .search import Machines, NoPlacement, Placement, best_placement, most_tokens_laid_out
 from .throughput import most_tokens_per_s
 from .workload import Workload
 
@@ -140,7 +140,8 @@ class Offering:
         self.request = request
         self.sellers = [seller for seller in sellers if request.target in (None, seller.name)]
         self._placed: dict[tuple[object, ...], Placement | NoPlacement] = {}
-        self._limits: dict[str, tuple[float, float]] = {}
+        self._prices: dict[str, list[tuple[float, float]]] = {}
+        self._rates: dict[tuple[object, ...], float] = {}
 
     @cached_property
     def machines(self) -> list[tuple[InstanceType, int]]:
@@ -154,38 +155,71 @@ class Offering:
 
     def on(self, instance: InstanceType, nodes: int) -> Iterator[Offer]:
         """Yield the offers of these machines, in each region and market."""
-        # Instance types with the same speed and memory share one search.
-        network = 0.0 if nodes == 1 else instance.network_gbps
-        key = (replace(Node.of(instance), network_bytes_per_s=network), instance.gpu_memory_mib, nodes)
+        key = _speed_key(instance, nodes)
         if key not in self._placed:
             self._placed[key] = place(self.workload, instance, nodes)
         for seller in self.sellers:
             yield from _priced(seller, self.workload, self._placed[key], instance, nodes, self.catalog, self.request)
 
-    def most_tokens(self, instance: InstanceType, nodes: int, budget_usd: float, hours: float) -> float:
-        """Return a number of tokens that these machines cannot exceed within the limits at p90, whatever their layout."""
-        if instance.type not in self._limits:
-            self._limits[instance.type] = self._limit(instance)
-        rate, usd_per_hour = self._limits[instance.type]
-        paid = Budget(budget_usd).hours_at(nodes * usd_per_hour)
-        training = most_training_seconds(min(paid, hours), compiled=self.workload.work.compiled)
-        return nodes * rate * training if training else 0.0
+    def most_tokens(
+        self, instance: InstanceType, nodes: int, budget_usd: float, hours: float, *, laid_out: bool = False
+    ) -> float:
+        """Return a number of tokens that these machines cannot exceed within the limits at p90.
 
-    def _limit(self, instance: InstanceType) -> tuple[float, float]:
-        """Return the tokens a second that a machine cannot exceed, and its lowest price; rate 0 where it is not sold."""
-        prices = [
-            price.usd_per_hour_min
+        With `laid_out` it is closer, and takes longer: no layout by itself exceeds it.
+        """
+        compiled = self.workload.work.compiled
+        if instance.type not in self._prices:
+            self._prices[instance.type] = self._lowest_prices(instance)
+        seconds = (
+            most_training_seconds(budget_usd, hours, nodes, one, compiled=compiled)
+            for one in self._prices[instance.type]
+        )
+        if not (most := max(seconds, default=0.0)):
+            return 0.0
+        return self._most_tokens_per_s(instance, nodes, laid_out) * most
+
+    def _lowest_prices(self, instance: InstanceType) -> list[tuple[float, float]]:
+        """Return ranges of dollars an hour, without those that are higher than another at both ends."""
+        if not _has_known_speed(self.workload, Node.of(instance)):
+            return []
+        lowest: list[tuple[float, float]] = []
+        for one in sorted(
+            (price.usd_per_hour_min, price.usd_per_hour_max)
             for seller in self.sellers
             for region in _regions(self.catalog, self.request)
             for market in _markets(seller, self.request)
             if (price := seller.price(self.catalog, instance.type, region, market)) is not None
-        ]
+        ):
+            if not lowest or one[1] < lowest[-1][1]:
+                lowest.append(one)
+        return lowest
+
+    def _most_tokens_per_s(self, instance: InstanceType, nodes: int, laid_out: bool) -> float:
+        """Return a rate that no layout on these machines exceeds."""
+        key = (*_speed_key(instance, nodes), laid_out)
+        if key not in self._rates:
+            self._rates[key] = self._rate(instance, nodes, laid_out)
+        return self._rates[key]
+
+    def _rate(self, instance: InstanceType, nodes: int, laid_out: bool) -> float:
         node = Node.of(instance)
-        if not prices or not _has_known_speed(self.workload, node):
-            return 0.0, math.inf
         if any(is_of_gpu(one, node) for one in self.workload.measurements):
-            return math.inf, min(prices)  # a measured step may be faster than the arithmetic
-        return most_tokens_per_s(self.workload.job, node, instance.gpus), min(prices)
+            return math.inf  # a measured step may be faster than the arithmetic
+        work = self.workload
+        gpus = nodes * instance.gpus
+        if not laid_out:
+            return most_tokens_per_s(work.job, node, gpus, work.batch_tokens)
+        machines = Machines(node, gpus, instance.gpu_memory_mib)
+        closer = most_tokens_laid_out(work.job, machines, work.batch_tokens, work.fixed)
+        return min(closer, self._most_tokens_per_s(instance, nodes, False))
+
+
+@lru_cache(maxsize=1024)
+def _speed_key(instance: InstanceType, nodes: int) -> tuple[object, ...]:
+    """Return what decides the speed and memory of machines: instance types that have the same share one search."""
+    network = 0.0 if nodes == 1 else instance.network_gbps
+    return replace(Node.of(instance), network_bytes_per_s=network), instance.gpu_memory_mib, nodes
 
 
 def _counts(workload: Workload, instance: InstanceType, catalog: Catalog, request: PlanRequest) -> Iterable[int]:

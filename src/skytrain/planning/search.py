@@ -120,11 +120,9 @@ def best_placement(
     )
     if fixed.mesh:
         return search.fastest([fixed.mesh])
-    schedules = (job.schedule,) if fixed.schedule else SCHEDULES
-    every = list(meshes(job, machines.gpus, machines.node.gpus, schedules, fixed.chunks))
-    state = train_bytes_per_parameter(job.model, job.optimizer) * decoder_size(job.model).parameters
-    if SMALL * state < usable_bytes(machines.gpu_memory_mib):
-        # Splitting layers costs traffic in each layer, which is pointless for a model that easily fits on one GPU.
+    every = search.layouts
+    if search.is_small:
+        # Splitting layers costs traffic in each layer.
         whole = [one for one in every if one.tensor == one.pipeline == one.context == 1]
         placement = search.fastest(whole)
         if isinstance(placement, Placement):
@@ -132,14 +130,36 @@ def best_placement(
     return search.fastest(every)
 
 
+def most_tokens_laid_out(job: TrainingJob, machines: Machines, batch_tokens: int, fixed: Fixed) -> float:
+    """Return a rate that no layout of `job` exceeds on these machines; infinite where a search takes no longer."""
+    search = _Search(job=job, machines=machines, batch_tokens=batch_tokens, fixed=fixed)
+    return (
+        math.inf if fixed.mesh or search.is_small else max(map(search.most_tokens_per_s, search.layouts), default=0.0)
+    )
+
+
 @dataclass(frozen=True)
 class _Search:
     job: TrainingJob
     machines: Machines
     batch_tokens: int
-    measurements: Sequence[Measurement]
-    problem: Callable[[Placement], str | None]
     fixed: Fixed
+    measurements: Sequence[Measurement] = ()
+    problem: Callable[[Placement], str | None] = lambda _: None
+
+    @cached_property
+    def layouts(self) -> list[Mesh]:
+        """Return all candidate meshes."""
+        schedules = (self.job.schedule,) if self.fixed.schedule else SCHEDULES
+        node = self.machines.node
+        return list(meshes(self.job, self.machines.gpus, node.gpus, schedules, self.fixed.chunks))
+
+    @property
+    def is_small(self) -> bool:
+        """Return whether the model fits on one GPU so easily that splitting its layers is pointless."""
+        model = self.job.model
+        state = train_bytes_per_parameter(model, self.job.optimizer) * decoder_size(model).parameters
+        return SMALL * state < usable_bytes(self.machines.gpu_memory_mib)
 
     def fastest(self, layouts: Sequence[Mesh]) -> Placement | NoPlacement:
         node = self.machines.node
@@ -185,8 +205,7 @@ class _Search:
         if len(layouts) < 2 or not self._by_arithmetic or _fp8_problem(self.job, self.machines.node):
             return [(math.inf, number) for number in range(len(layouts))]
         rates = [
-            (self._most_tokens_per_s(mesh) * (1 - SIMPLER * _parts(mesh)), number)
-            for number, mesh in enumerate(layouts)
+            (self.most_tokens_per_s(mesh) * (1 - SIMPLER * _parts(mesh)), number) for number, mesh in enumerate(layouts)
         ]
         return sorted(rates, key=lambda rate: (-rate[0], rate[1]))
 
@@ -199,13 +218,14 @@ class _Search:
         free = replace(self.job, checkpointing=False, selective=False, reduce_once=True)
         return [free, replace(free, fused=False)] if free.fused else [free]
 
-    def _most_tokens_per_s(self, mesh: Mesh) -> float:
+    def most_tokens_per_s(self, mesh: Mesh) -> float:
         """Return the speed with memory without end: the largest micro-batch, nothing recomputed, no bubble."""
         sequences, remainder = divmod(self.batch_tokens, self.job.sequence_length)
         if remainder or sequences % mesh.data:
             return 0.0
         micro_batch = -(-sequences // mesh.data // mesh.pipeline)
-        jobs = [job.split(micro_batch, mesh.pipeline) for job in self._freest]
+        freest = self._freest if path_of(self._freest[0], mesh) == "fused" else self._freest[-1:]
+        jobs = [job.split(micro_batch, mesh.pipeline) for job in freest]
         steps = [(job, step_time(job, mesh, self.machines.node)) for job in jobs]
         return max(tokens_per_step(job, mesh) / (step.seconds - step.bubble) for job, step in steps)
 

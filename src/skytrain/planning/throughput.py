@@ -179,27 +179,38 @@ def step_time(job: TrainingJob, mesh: Mesh, node: Node, software: Software | Non
     )
 
 
-def most_tokens_per_s(job: TrainingJob, node: Node, gpus: int) -> float:
-    """Return a rate that no layout of the job exceeds: what its kernels compute and move for each token, and no waiting."""
+def most_tokens_per_s(job: TrainingJob, node: Node, gpus: int, batch_tokens: int) -> float:
+    """Return a rate that no layout of the job exceeds: what its kernels compute and move, and no waiting for others."""
     peak = node.gpu.fp32_flops if job.precision == "32-true" else node.gpu.peak_flops
     assert peak is not None, f"{node.gpu.name} has no peak"
-    possible = [COMPILED if job.compiled else EAGER, *([FUSED] if job.fused else [])]
-    product_rate = peak * node.gpu.gemm * max(one.gemm for one in possible)
-    attention_rate = peak * max(node.gpu.attention(fused=one is FUSED) * one.attention for one in possible)
-    if job.precision == "32-true":
-        product_rate = attention_rate = peak * FP32_FRACTION
     model = job.model
     memory = node.gpu.memory_bytes_per_s * BANDWIDTH
     narrow = narrow_bytes(job.precision)
     blocks = model.layers * _products(model, 1.0, 1, narrow).flops
-    seconds = blocks / (product_rate * (FP8_SPEED if job.fp8 else 1.0)) + _head(model, 1.0, 1).flops / product_rate
-    seconds += _attention_flops(model, job.sequence_length) / attention_rate
-    # Some meshes keep a residual stream of two bytes an element, and none keeps less.
-    lean = replace(job, precision=job.precision if job.precision == "32-true" else "bf16-true", micro_batch=1)
-    kept = model.layers * activation_bytes_on("eager", lean, Mesh()) / job.sequence_length + 12 * model.padded_vocab
-    products = 3 * narrow * model.layers * sum(inputs + outputs for inputs, outputs in _matrices(model, 1))
-    seconds += (min(one.traffic for one in possible) * kept + products) / memory
-    return gpus / seconds
+    attention = _attention_flops(model, job.sequence_length)
+    moved = 3 * narrow * model.layers * sum(inputs + outputs for inputs, outputs in _matrices(model, 1))
+    update = 0.0
+    if job.optimizer.matrix_flops is not None:  # tensor and pipeline ranks divide it
+        update = _update_flops(model, job.optimizer.matrix_flops) / batch_tokens
+    one = replace(job, micro_batch=1)
+    # Some meshes keep a residual stream of two bytes an element, and none keeps less. Fused kernels gain nothing by that.
+    lean = replace(one, precision="bf16-true") if gpus > 1 and job.precision != "32-true" else one
+
+    def seconds(software: Software) -> float:
+        """Return the time of one GPU for a token."""
+        product_rate = peak * node.gpu.gemm * software.gemm
+        attention_rate = peak * node.gpu.attention(fused=software is FUSED) * software.attention
+        if job.precision == "32-true":
+            product_rate = attention_rate = peak * FP32_FRACTION
+        products = blocks / (product_rate * (FP8_SPEED if job.fp8 else 1.0))
+        products += (_head(model, 1.0, 1).flops + update) / product_rate
+        kept = activation_bytes_on("eager", one if software is FUSED else lean, Mesh(offload=job.offload))
+        traffic = software.traffic * (model.layers * kept / job.sequence_length + 12 * model.padded_vocab) + moved
+        return products + attention / attention_rate + traffic / memory
+
+    possible = [COMPILED if job.compiled else EAGER, *([FUSED] if job.fused else [])]
+    slower = 1 + STRAGGLING * math.log2(max(1.0, gpus / node.gpus))
+    return gpus / (slower * min(map(seconds, possible)))
 
 
 def _expert_share(model: DecoderConfig) -> float:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from ..config import Config, SkytrainError, batch_sizes, format_seconds
-from .budget import Budget
 from .catalog import InstanceType
 from .communication import Node
-from .costs import Estimate, estimate, work_of
+from .costs import Estimate, estimate, most_training_seconds, work_of
 from .host import disk_problem
 from .offers import Offer, Offering
 
@@ -104,10 +104,18 @@ def best_purchase(config: Config, offering: Offering, budget_usd: float, deadlin
     Layouts are searched only on machines that could still buy more than the best so far.
     """
     best: list[Purchase] = []
-    for most, instance, nodes in at_most(offering, budget_usd, deadline_hours):
-        if not most or (best and most <= best[0].tokens):
-            break
-        best = _buy(config, list(offering.on(instance, nodes)), budget_usd, deadline_hours, 1, best)
+    limits = at_most(offering, budget_usd, deadline_hours)
+    waiting = [(-most, number, False) for number, (most, _, _) in enumerate(limits)]
+    while waiting:
+        most, number, laid_out = heappop(waiting)
+        _, instance, nodes = limits[number]
+        if not most or (best and -most <= best[0].tokens):
+            break  # neither these machines nor any after them can buy more
+        if laid_out:
+            best = _buy(config, list(offering.on(instance, nodes)), budget_usd, deadline_hours, 1, best)
+        else:
+            closer = offering.most_tokens(instance, nodes, budget_usd, deadline_hours, laid_out=True)
+            heappush(waiting, (-closer, number, True))
     return best[0] if best else None
 
 
@@ -135,10 +143,17 @@ def _buy(
     """Return the best of the known purchases and of the offers', best first."""
 
     def most(offer: Offer) -> float:
-        """Return an upper bound of the tokens: no boot, restarts or storage, at the cheapest price."""
+        """Return an upper bound of the tokens: no evaluation, checkpoints, restarts or storage."""
         assert offer.placement and offer.price
-        hours = Budget(budget_usd).hours_at(offer.nodes * offer.price.usd_per_hour_min)
-        return offer.placement.tokens_per_s * 3600 * min(hours, deadline_hours or math.inf)
+        seconds = most_training_seconds(
+            budget_usd,
+            deadline_hours or math.inf,
+            offer.nodes,
+            (offer.price.usd_per_hour_min, offer.price.usd_per_hour_max),
+            offer.placement.prediction.source,
+            compiled=config.trainer.compile,
+        )
+        return offer.placement.tokens_per_s * seconds
 
     bought = list(known)
     for offer in sorted(_priced(offers), key=most, reverse=True):
