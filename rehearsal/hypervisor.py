@@ -144,8 +144,8 @@ class Hypervisor:
         template = group.ec2_launch_template.latest_version().data
         efa = sum("efa" in one.get("InterfaceType", "") for one in template.get("NetworkInterfaces", []))
         facts = InstanceFacts(
-            found.id, found.instance_type, zone, found.private_ip_address, "spot", found.image_id,  # type: ignore[attr-defined]
-            datetime.fromtimestamp(began, UTC), {tag["Key"]: tag["Value"] for tag in group.tags}, efa,
+            id=found.id, type=found.instance_type, zone=zone, address=found.private_ip_address, market="spot", image=found.image_id,  # type: ignore[attr-defined]
+            launched_at=datetime.fromtimestamp(began, UTC), tags={tag["Key"]: tag["Value"] for tag in group.tags}, efa_devices=efa,
         )  # fmt: skip
         host = Host(facts, data.decode(), self.network, self.parts)
         price = self.account.prices[facts.type, zone]

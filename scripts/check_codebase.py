@@ -2,8 +2,8 @@
 
 - A package is used through its public names (`__init__.pyi`). Only `pipelines` is imported by module.
 - A public name differs from the names of its package's modules, and somebody outside the package's own tests uses it.
-- A dataclass or named tuple of this project is called with at most four positional arguments, except in a table
-  (`# fmt: off`).
+- A dataclass or named tuple is called with at most four positional arguments, also in tests and scripts, except in a
+  table (`# fmt: off`).
 - A class name is used once in the project, and hides no name of the standard library.
 - Undocumented parts of Lightning are used in `parallel/lightning_internals.py` only.
 """
@@ -41,15 +41,19 @@ STANDARD_NAMES = {"Path", "Process", "Thread", "Queue", "Event", "Lock", "Enum",
 
 def main() -> None:
     trees = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
-    dataclasses = {name for tree in trees.values() for name in _dataclasses(tree)}
+    around = {
+        path: ast.parse(path.read_text())
+        for folder in (*USERS, "tests")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    }
+    dataclasses = {name for tree in (trees | around).values() for name in _dataclasses(tree)}
     problems = [
         problem
         for path, tree in trees.items()
-        for problem in (
-            *deep_imports(path, tree),
-            *positional_arguments(path, tree, dataclasses),
-            *lightning_internals(path, tree),
-        )
+        for problem in (*deep_imports(path, tree), *lightning_internals(path, tree))
+    ]
+    problems += [
+        problem for path, tree in (trees | around).items() for problem in positional_arguments(path, tree, dataclasses)
     ]
     problems += [*shared_class_names(trees), *hidden_public_names(), *unused_public_names(trees)]
     print("\n".join(problems) or f"{len(trees)} files, no violations")
@@ -187,7 +191,7 @@ def _package(path: Path) -> str:
 
 
 def _place(path: Path, node: ast.AST | None = None) -> str:
-    return f"{path.relative_to(SOURCE.parent.parent)}:{getattr(node, 'lineno', 1)}"
+    return f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}"
 
 
 if __name__ == "__main__":

@@ -56,13 +56,13 @@ def rows(path: Path) -> list[dict[str, str]]:
 def public_runs() -> list[Run]:
     return [
         Run(
-            row["source"],
-            row["text"],
-            float(row["parameters"]),
-            float(row["block_parameters"]),
-            float(row["tokens"]),
-            float(row["loss"]),
-            float(row["hellaswag"]) if row["hellaswag"] else None,
+            source=row["source"],
+            text=row["text"],
+            parameters=float(row["parameters"]),
+            blocks=float(row["block_parameters"]),
+            tokens=float(row["tokens"]),
+            loss=float(row["loss"]),
+            hellaswag=float(row["hellaswag"]) if row["hellaswag"] else None,
         )
         for row in rows(HERE / "losses.csv")
     ]
@@ -75,7 +75,10 @@ def best_of_cells(path: Path, source: str, family: str | None = None) -> list[Ru
         if family is None or row["family"] == family:
             key = (float(row["n"]), float(row["tokens"]))
             best[key] = min(best.get(key, math.inf), float(row["loss"]))
-    return [Run(source, source, n, n, tokens, loss) for (n, tokens), loss in sorted(best.items())]
+    return [
+        Run(source=source, text=source, parameters=n, blocks=n, tokens=tokens, loss=loss)
+        for (n, tokens), loss in sorted(best.items())
+    ]
 
 
 def fit(runs: list[Run]) -> LossLaw:
@@ -133,7 +136,13 @@ def muon_efficiency(law: LossLaw) -> list[str]:
     """How many of AdamW's tokens one of Muon's is worth, by the law's slope between lengths at the same size."""
     adamw = {(run.blocks, run.tokens): run.loss for run in best_of_cells(TABLES / "marin_optimizers.csv", "m", "adamw")}
     muon = {(run.blocks, run.tokens): run.loss for run in best_of_cells(TABLES / "marin_optimizers.csv", "m", "muon")}
-    factor, _ = missed(law, [Run("m", "m", n, n, tokens, loss) for (n, tokens), loss in adamw.items()])
+    factor, _ = missed(
+        law,
+        [
+            Run(source="m", text="m", parameters=n, blocks=n, tokens=tokens, loss=loss)
+            for (n, tokens), loss in adamw.items()
+        ],
+    )
     found = []
     lines = []
     for (blocks, tokens), loss in sorted(muon.items()):

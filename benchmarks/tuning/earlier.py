@@ -121,7 +121,9 @@ def report_nano() -> None:
                 above = np.interp(math.log(answer["rate"]), x, np.minimum(y, y.min() + 1)) - y.min()
                 held = answer["low"] <= math.exp(optimum) <= answer["high"]
                 trials = round(share * len(record["trials"]))
-                played = Played(Answer(answer["rate"]), 1e3 * float(above), trials, held, 0.0)
+                played = Played(
+                    answer=Answer(answer["rate"]), regret=1e3 * float(above), trials=trials, covered=held, seconds=0.0
+                )
                 found.setdefault((share, name), []).append(played)
     print(f"\nnano: {len(records)} sweeps")
     for share in sorted({share for share, _ in found}):

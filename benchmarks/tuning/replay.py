@@ -189,7 +189,7 @@ def play(strategy: Strategy, case: Case, priors: Priors) -> Played:
     if answer.low is not None and answer.high is not None and case.target.bracketed:
         covered = answer.low <= truth <= answer.high
     regret = 1e3 * case.target.regret(answer.rate)
-    return Played(answer, regret, len(history), covered, time.monotonic() - began)
+    return Played(answer=answer, regret=regret, trials=len(history), covered=covered, seconds=time.monotonic() - began)
 
 
 def spread(regrets: np.ndarray, statistic: Callable[[np.ndarray], float], owners: Sequence[str]) -> float:

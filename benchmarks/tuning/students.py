@@ -43,10 +43,10 @@ class Family:
 
 
 FAMILIES = (
-    Family("student-adam", "adam", False, 0.6, 0.7, -1.0),
-    Family("student-mup", "adam", True, 0.9, 0.5, 0.0),
-    Family("student-momentum", "momentum", False, 0.4, 1.0, 4.0),
-    Family("student-sign", "sign", False, 0.7, 0.6, -3.0),
+    Family(name="student-adam", optimizer="adam", width_free=False, spectrum=0.6, noise=0.7, top=-1.0),
+    Family(name="student-mup", optimizer="adam", width_free=True, spectrum=0.9, noise=0.5, top=0.0),
+    Family(name="student-momentum", optimizer="momentum", width_free=False, spectrum=0.4, noise=1.0, top=4.0),
+    Family(name="student-sign", optimizer="sign", width_free=False, spectrum=0.7, noise=0.6, top=-3.0),
 )
 
 

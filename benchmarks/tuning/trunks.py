@@ -39,7 +39,9 @@ def play(strategy: Strategy, case: Case, priors: Priors, kind: str) -> tuple[flo
         rungs = [cell.rung for cell in case.menu]
         if kind == "known":
             rungs = [replace(cell.rung, usd=least_usd(cell, case.menu, history)) for cell in case.menu]
-        problem = Problem(case.target.rung, tuple(rungs), min(rates), max(rates), priors)
+        problem = Problem(
+            target=case.target.rung, rungs=tuple(rungs), lowest=min(rates), highest=max(rates), priors=priors
+        )
         # An observation's cost corrects later prices; here they are exact, so it has that of its rung.
         search = Search(problem, tuple(history), left, case.usd)
         trial = strategy.propose(search)

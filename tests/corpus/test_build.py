@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.corpora import read_corpus
 
 from skytrain.config import DataConfig, SkytrainError, compose
 from skytrain.corpus import (
@@ -26,7 +27,6 @@ from skytrain.corpus import (
     write_corpus,
 )
 from skytrain.corpus.chunks import Chunk, Stored
-from skytrain.corpus.manifest import read_corpus
 from skytrain.corpus.minhash import MinHash
 from skytrain.corpus.near import scratch_bytes_per_document
 from skytrain.corpus.partitions import Partitions

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.corpora import read_corpus
 
 from skytrain.config import SkytrainError, compose
 from skytrain.corpus import Document, corpus_version, recipe_hash, write_corpus
-from skytrain.corpus.manifest import open_corpus, read_corpus
+from skytrain.corpus.manifest import open_corpus
 from skytrain.storage import Store, open_store
 
 DATA = compose(

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.corpus.hub import COMMIT, loopback_hub
+from tests.support.corpora import read_corpus
 
 from skytrain.config import ConfigError, SkytrainError, compose, make
 from skytrain.corpus import Document, chunks, write_corpus
-from skytrain.corpus.manifest import read_corpus
 from skytrain.corpus.sources import AddressLists, addresses
 from skytrain.storage import StoreError, open_store
 from skytrain.tokens import split_of

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.corpora import read_corpus
 
 from skytrain import config
 from skytrain.config import compose, make
 from skytrain.corpus import open_corpus
-from skytrain.corpus.manifest import read_corpus
 from skytrain.storage import open_store
 
 PAGE = (Path(__file__).parents[2] / "docs/plug-a-dataset.md").read_text()

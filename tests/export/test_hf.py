@@ -66,7 +66,18 @@ def hf_model(tokenizer, folder):
 
     shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     LlamaConfig(vocab_size=tokenizer.vocab_size, **shape).save_pretrained(folder)
-    return build_model(HFModelConfig(str(folder), "hf", "random", None, False, tokenizer.vocab_size, 24), seed=1)
+    return build_model(
+        HFModelConfig(
+            name=str(folder),
+            family="hf",
+            weights="random",
+            revision=None,
+            trust_remote_code=False,
+            vocab_size=tokenizer.vocab_size,
+            max_length=24,
+        ),
+        seed=1,
+    )
 
 
 @pytest.mark.parametrize("kind", ["decoder", "hf"])

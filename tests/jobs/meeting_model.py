@@ -88,7 +88,7 @@ class Faults(NamedTuple):
         return self.together > 0 and bool(getattr(self, kind) > 0)
 
 
-NO_FAULTS = Faults(0, 0, 0, 0, 0, 0, 0)
+NO_FAULTS = Faults(ticks=0, crashes=0, lost=0, notices=0, failures=0, duplicates=0, together=0)
 
 
 class World(NamedTuple):
@@ -121,7 +121,17 @@ PROTOCOL = Variant()
 
 def start(faults: Faults) -> World:
     hosts = tuple(Host(HostState(f"{machine}.0")) for machine in MACHINES)
-    return World(0, (), (), (), 0, hosts, (), (), faults)
+    return World(
+        clock=0,
+        beats=(),
+        generations=(),
+        attempts=(),
+        committed=0,
+        hosts=hosts,
+        flying=(),
+        first_nodes=(),
+        faults=faults,
+    )
 
 
 def final_end(world: World) -> GenerationEnd | None:

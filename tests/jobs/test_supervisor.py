@@ -110,7 +110,7 @@ def test_nodes_that_do_not_come_are_waited_for_so_long_and_then_said_to_be_missi
     before = descendants(os.getpid())
     with pytest.raises(NoRendezvous, match=r"not all nodes joined the rendezvous 10.0.0.5:29500\n  look for"):
         supervision = Supervision.begin(tmp_path)
-        Supervisor(waits, supervision, lambda text: None, Limits(0, 30.0), 1, "10.0.0.5:29500").run()
+        Supervisor(waits, supervision, lambda text: None, Limits(0, 30.0), rendezvous="10.0.0.5:29500").run()
     assert set(descendants(os.getpid())) <= set(before)
 
 
@@ -203,7 +203,7 @@ def test_an_attempt_that_had_to_be_killed_is_recorded_as_interrupted(tmp_path, m
     time.sleep(600)
     """
     script.write_text(WORKER + textwrap.dedent(lines))
-    monkeypatch.setattr(module, "Supervisor", lambda command, *rest: Supervisor([str(script)], *rest))
+    monkeypatch.setattr(module, "Supervisor", lambda command, *rest, **more: Supervisor([str(script)], *rest, **more))
     send = lambda: when(tmp_path / "ready", lambda _: os.kill(os.getpid(), signal.SIGTERM))  # noqa: E731
     threading.Thread(target=send, daemon=True).start()
     config = compose([f"store.root={tmp_path}/store", "trainer.stop_within=0.2s"]).config

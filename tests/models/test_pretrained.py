@@ -206,7 +206,15 @@ def test_an_architecture_that_the_decoder_lacks_is_run_by_transformers(tmp_path,
     theirs = AutoModelForCausalLM.from_config(GPTNeoXConfig(vocab_size=257, max_position_embeddings=64, **shape)).eval()
     theirs.save_pretrained(tmp_path / "neox")
     config = compose_overrides(chosen(tmp_path / "neox", "model.max_length=32")).config.model
-    assert config == HFModelConfig(str(tmp_path / "neox"), "hf", "pretrained", None, False, 257, 32)
+    assert config == HFModelConfig(
+        name=str(tmp_path / "neox"),
+        family="hf",
+        weights="pretrained",
+        revision=None,
+        trust_remote_code=False,
+        vocab_size=257,
+        max_length=32,
+    )
     assert "no architecture 'gpt_neox'" in capsys.readouterr().err
     tokens = torch.arange(8)[None]
     with torch.no_grad():

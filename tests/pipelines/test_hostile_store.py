@@ -99,7 +99,16 @@ VALUES: tuple[Any, ...] = (
     "0001-01-01T00:00:00+23:59",
     "\ud800",  # half of a character, which cannot be written
 )
-GROUP = LaunchedGroup("g", "z", "t", "spot", 1, 1.0, "2026-01-01T00:00:00+00:00", False)
+GROUP = LaunchedGroup(
+    name="g",
+    zone="z",
+    instance_type="t",
+    market="spot",
+    nodes=1,
+    usd_per_hour=1.0,
+    kill_at="2026-01-01T00:00:00+00:00",
+    placement_group=False,
+)
 LAUNCH = LaunchRecord(
     id="00001", run="mine", verb="train", launched_at="2026-01-01T00:00:00+00:00", launched_by="ada", account="1",
     region="r", patience_seconds=1.0, plan_hash="", image="", bundle="", words=[], groups=[GROUP],

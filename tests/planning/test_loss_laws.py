@@ -37,7 +37,15 @@ def runs_of(law_factor: float, efficiency: float) -> tuple[OwnRun, ...]:
     for model in sizes()[:3]:
         size = decoder_size(model)
         for tokens in (2e8, 8e8):
-            found.append(OwnRun("r", size.parameters, size.block_matrices, tokens, truth.loss(size, tokens)))
+            found.append(
+                OwnRun(
+                    name="r",
+                    parameters=size.parameters,
+                    block_parameters=size.block_matrices,
+                    tokens=tokens,
+                    loss=truth.loss(size, tokens),
+                )
+            )
     return tuple(found)
 
 
@@ -119,7 +127,10 @@ def test_texts_that_are_read_in_hours_say_how_much_there_is() -> None:
 
 
 def test_only_the_best_trial_of_a_size_and_length_counts() -> None:
-    low, high = (OwnRun(name, 1e6, 1e6, 1e8, loss) for name, loss in (("low", 4.0), ("high", 5.0)))
+    low, high = (
+        OwnRun(name=name, parameters=1e6, block_parameters=1e6, tokens=1e8, loss=loss)
+        for name, loss in (("low", 4.0), ("high", 5.0))
+    )
     assert lowest_of_each([high, low]) == (low,)
 
 

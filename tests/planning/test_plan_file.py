@@ -38,17 +38,20 @@ def plan_of(request: PlanRequest, *words: str) -> Plan:
     found = find_offers(workload, CATALOG, request)
     choice = choose(found)
     assert choice is not None
-    data = PlannedData("tokens/pile", workload.work.data_bytes)
     material = PlanMaterial(
         values=composed.values,
         overrides=(),
         request=request,
         catalog=CATALOG,
-        data=data,
-        local_bytes=workload.work.local_data_bytes,
         now=NOW,
     )
-    return make_plan([choice, *fallbacks(choice, found)], "why", material)
+    return make_plan(
+        [choice, *fallbacks(choice, found)],
+        material,
+        why="why",
+        data=PlannedData("tokens/pile", workload.work.data_bytes),
+        local_bytes=workload.work.local_data_bytes,
+    )
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from skytrain.config import SkytrainError, compose
-from skytrain.planning import JobMaterial, Plan, PlanRequest, PrepareWork, prepare_plan, read_plan, write_plan
+from skytrain.planning import Plan, PlanMaterial, PlanRequest, PrepareWork, prepare_plan, read_plan, write_plan
 from skytrain.planning.catalog import packaged_catalog
 
 VALUES = compose([]).values
@@ -16,7 +16,7 @@ VALUES = compose([]).values
 
 def planned(gigabytes: float, budget: float | None = None, **limits: float) -> Plan:
     request = PlanRequest(budget, limits.get("deadline_hours"), region="us-east-2")
-    material = JobMaterial(
+    material = PlanMaterial(
         values=VALUES, overrides=("data=pile",), request=request, catalog=packaged_catalog(), now=datetime.now(UTC)
     )
     return prepare_plan(PrepareWork(gigabytes * 1e9, gigabytes * 3e8, "tokens/pile"), material)

@@ -30,7 +30,16 @@ def test_the_unit_of_the_boot_script_is_read_as_systemd_reads_it() -> None:
 
 
 def test_the_metadata_service_answers_nothing_without_a_token() -> None:
-    facts = InstanceFacts("i-1", "g5.xlarge", "us-east-2a", "10.0.0.4", "spot", "ami-1", datetime.now(UTC), {"a": "b"})
+    facts = InstanceFacts(
+        id="i-1",
+        type="g5.xlarge",
+        zone="us-east-2a",
+        address="10.0.0.4",
+        market="spot",
+        image="ami-1",
+        launched_at=datetime.now(UTC),
+        tags={"a": "b"},
+    )
     service = MetadataService(facts, ("key", "secret"))
     path = "meta-data/spot/instance-action"
     assert service.answer(path, None) == (401, "") and service.answer(path, "wrong") == (401, "")

@@ -17,7 +17,9 @@ from tests.support.tiny import tiny_config
 
 
 def run_of(name, records):
-    return RunCurves(name, RunStatus(name, "done"), 1000, BatchSizes(256), curves_of(records))
+    return RunCurves(
+        name=name, status=RunStatus(name, "done"), parameters=1000, batches=BatchSizes(256), curves=curves_of(records)
+    )
 
 
 def test_minima_of_several_runs_are_circled_and_labelled():

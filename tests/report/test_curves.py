@@ -15,7 +15,12 @@ from skytrain.tuning import SweepStatus
 
 def run_of(records, **more):
     return RunCurves(
-        "r", RunStatus("r", "done", step=4, total_steps=4), 1000, BatchSizes(256), curves_of(records), **more
+        name="r",
+        status=RunStatus("r", "done", step=4, total_steps=4),
+        parameters=1000,
+        batches=BatchSizes(256),
+        curves=curves_of(records),
+        **more,
     )
 
 
@@ -51,7 +56,7 @@ def test_values_that_are_not_finite_are_counted_and_not_drawn():
 
 def test_a_run_that_diverged_says_nan_and_not_that_there_is_no_loss():
     status = RunStatus("r", "done", step=4, total_steps=4, loss=math.nan, val_loss=math.inf)
-    data = page_data([RunCurves("r", status, 1000, BatchSizes(256), {})])
+    data = page_data([RunCurves(name="r", status=status, parameters=1000, batches=BatchSizes(256), curves={})])
     assert dict(data["runs"][0]["facts"])["training loss"] == "nan"
     row = dashboard_data("store", [status], [], None, None, "")["runs"][0]
     assert row["cells"][2:4] == ["nan", "inf"]
@@ -62,14 +67,31 @@ def test_the_table_of_runs_says_nothing_twice():
     spent = {"total_steps": 9, "usd": 3.0, "projected_usd": 4.0, "attempts": 4}
     done = RunStatus("r", "done", step=9, interruptions=3, **spent)
     running = RunStatus("r", "running", step=4, **spent)
-    rows = page_data([RunCurves("r", each, 1000, BatchSizes(256), {}) for each in (done, running)])["runs"]
+    rows = page_data(
+        [
+            RunCurves(name="r", status=each, parameters=1000, batches=BatchSizes(256), curves={})
+            for each in (done, running)
+        ]
+    )["runs"]
     shown = [{name: dict(row["facts"])[name] for name in ("steps", "projected", "attempts")} for row in rows]
     assert shown[0] == {"steps": "9", "projected": "-", "attempts": "4 (3 interrupted)"}
     assert shown[1] == {"steps": "4 of 9", "projected": "4.00", "attempts": "4"}
 
 
 def test_the_dollars_of_a_sweep_are_those_that_it_spent_and_not_what_its_final_run_may_cost():
-    sweep = SweepStatus("s", "answered", 3, [], [], [], 0.09, 0.5, 0.01, 0.005, 0.02)
+    sweep = SweepStatus(
+        sweep="s",
+        state="answered",
+        finished=3,
+        running=[],
+        machines=[],
+        sessions=[],
+        spent_usd=0.09,
+        final_usd=0.5,
+        answer=0.01,
+        low=0.005,
+        high=0.02,
+    )
     data = dashboard_data("store", [], [sweep], None, None, "")
     assert ("spent by sweeps, with their trials", "$0.09") in data["tiles"]
     assert dict(zip(data["sweep_columns"][1:], data["sweeps"][0]["cells"], strict=True))["final run at most"] == "$0.50"
@@ -90,5 +112,5 @@ def test_texts_cannot_leave_the_data_of_a_page():
 
 def test_tokens_of_a_run_whose_steps_grow_are_counted_by_their_sizes():
     status = RunStatus("r", "done", step=4, total_steps=6)
-    run = RunCurves("r", status, 1000, BatchSizes(256, ((64, 128),)), {})
+    run = RunCurves(name="r", status=status, parameters=1000, batches=BatchSizes(256, ((64, 128),)), curves={})
     assert run.along("tokens", np.array([0, 1, 2, 3, 6])).tolist() == [0, 64, 128, 384, 1152]

@@ -91,7 +91,18 @@ def _group(planned: PlannedOffer, launch: str, number: int, now: datetime) -> Gr
     boot: Any = SimpleNamespace(render=lambda kill_at: "#!/bin/bash")  # the simulated machine boots in its own way
     image = MachineImage("ami-1", BASE_LINE)
     tags = Tags("demo", "ada", RUN)
-    return GroupSpec(RUN, launch, number, planned, "us-east-2a", image, boot, tags, CLOUD, now)
+    return GroupSpec(
+        run=RUN,
+        launch=launch,
+        number=number,
+        offer=planned,
+        zone="us-east-2a",
+        image=image,
+        boot=boot,
+        tags=tags,
+        cloud=CLOUD,
+        launched_at=now,
+    )
 
 
 def launch(world: World) -> LaunchRecord:

@@ -946,7 +946,14 @@ class Machine:
 
     def instance(self) -> Ec2Instance:
         launched = EPOCH + timedelta(seconds=self.launched)
-        return Ec2Instance(self.id, "p5.48xlarge", "us-east-2", "spot", launched, self.world.engine.time)
+        return Ec2Instance(
+            id=self.id,
+            type="p5.48xlarge",
+            region="us-east-2",
+            market="spot",
+            launched_at=launched,
+            read_at=self.world.engine.time,
+        )
 
     def get(self, path: str) -> str:
         return self.id
@@ -965,7 +972,9 @@ class Machine:
         """Start the job of a generation, as `TrainCommand` does."""
         host = generation.members[rank]
         self.world.started_jobs.append(
-            StartedJob(self.world.engine.now, generation.number, rank, host, self.group.launch)
+            StartedJob(
+                at=self.world.engine.now, generation=generation.number, rank=rank, host=host, launch=self.group.launch
+            )
         )
         job = SimulatedJob(self, generation, rank)
         self.jobs.append(job)

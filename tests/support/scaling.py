@@ -96,7 +96,9 @@ class ScalingStandIn:
                 each.lifecycle_state = WAITING
                 seconds = float(hook.heartbeat_timeout)
                 longest = now + min(LONGEST_SECONDS, 100 * seconds)
-                self.waits[each.instance.id] = Wait(group, now + seconds, longest, seconds, hook.default_result)
+                self.waits[each.instance.id] = Wait(
+                    group=group, until=now + seconds, longest=longest, seconds=seconds, result=hook.default_result
+                )
 
     def _remove(self, group: Any, state: Any) -> None:
         self.waits.pop(state.instance.id, None)

@@ -16,7 +16,6 @@ from skytrain.aws import Call, MachineImage, Tags
 from skytrain.config import CloudConfig, SkytrainError, compose
 from skytrain.planning import (
     IMAGE_LINES,
-    JobMaterial,
     PlanMaterial,
     PlannedData,
     PlannedOffer,
@@ -65,11 +64,10 @@ def offer_of(words: list[str], request: PlanRequest) -> PlannedOffer:
         overrides=(),
         request=request,
         catalog=CATALOG,
-        data=PlannedData("tokens/pile", 0.0),
-        local_bytes=0.0,
         now=NOW,
     )
-    return make_plan([choice], "", material).choice
+    data = PlannedData("tokens/pile", 0.0)
+    return make_plan([choice], material, why="", data=data, local_bytes=0.0).choice
 
 
 @cache
@@ -125,7 +123,7 @@ def group_of(offer: PlannedOffer, number: int = 0, **changes: Any) -> GroupSpec:
 @pytest.fixture(scope="module")
 def offers() -> dict[str, PlannedOffer]:
     found = {name: offer_of(words, request) for name, (words, request) in PLANS.items()}
-    material = JobMaterial(
+    material = PlanMaterial(
         values=compose([]).values, overrides=(), request=PlanRequest(20, region="us-east-2"), catalog=CATALOG, now=NOW
     )
     return {**found, PREPARE: prepare_plan(PrepareWork(1e12, 3e11, "tokens/pile"), material).choice}

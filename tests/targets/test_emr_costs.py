@@ -77,9 +77,28 @@ def test_disks_hold_what_de_duplication_writes_and_a_deadline_that_nothing_meets
         written = near.scratch_bytes_per_document(MinHash.of(settings)) + 2 * HASHED.itemsize
         assert scratch_bytes_per_document(settings) == written
     per_document = scratch_bytes_per_document(shipped)
-    assert PrepareWork(1e9, 1e9, "tokens", 5e6, per_document).disk_gb == 200  # what every machine has
-    assert PrepareWork(1e9, 1e9, "tokens", 1e9, per_document).disk_gb > 1000
-    assert PrepareWork(1e9, 1e9, "tokens", 1e9, scratch_bytes_per_document(wide)).disk_gb > 10_000
+    assert (
+        PrepareWork(
+            text_bytes=1e9, stored_bytes=1e9, folder="tokens", documents=5e6, scratch_bytes_per_document=per_document
+        ).disk_gb
+        == 200
+    )  # what every machine has
+    assert (
+        PrepareWork(
+            text_bytes=1e9, stored_bytes=1e9, folder="tokens", documents=1e9, scratch_bytes_per_document=per_document
+        ).disk_gb
+        > 1000
+    )
+    assert (
+        PrepareWork(
+            text_bytes=1e9,
+            stored_bytes=1e9,
+            folder="tokens",
+            documents=1e9,
+            scratch_bytes_per_document=scratch_bytes_per_document(wide),
+        ).disk_gb
+        > 10_000
+    )
     work = CorpusWork(1e11, 4e9)
     cluster = sized_cluster(work, CLOUD_DEFAULTS.emr, "r5.4xlarge", packaged_catalog(), 6.0)
     assert (cluster.core_nodes + cluster.task_nodes) * cluster.disk_gb * 1e9 > 4e9 * 383

@@ -16,7 +16,7 @@ from skytrain.aws import KINDS
 from skytrain.cli.main import main
 from skytrain.config import SkytrainError, compose
 from skytrain.export import SUMS
-from skytrain.planning import JobMaterial, PlanRequest, ServedShape, ServeWork, load_catalog, serve_plan
+from skytrain.planning import PlanMaterial, PlanRequest, ServedShape, ServeWork, load_catalog, serve_plan
 from skytrain.runs import launches_of
 from skytrain.serving import open_served
 from skytrain.targets import find_serve_target, run_status as status
@@ -176,7 +176,7 @@ def plan_of(billions: float, **changed: Any) -> Any:
     values = compose([]).values
     return serve_plan(
         work,
-        JobMaterial(
+        PlanMaterial(
             values=values,
             overrides=[],
             request=request,

@@ -125,12 +125,6 @@ def find_corpus_by_name(store: Store, name: str) -> CorpusManifest:
     raise SkytrainError(f"{store.url('corpora')} holds no corpus {name}\n  {hint}; data made from tokens has no corpus")
 
 
-def read_corpus(store: Store, manifest: CorpusManifest) -> Iterator[Document]:
-    """Yield every document in order."""
-    for part in manifest.parts:
-        yield from read_part(store, manifest.folder, part)
-
-
 def read_part(store: Store, folder: str, part: CorpusPart) -> Iterator[Document]:
     """Yield the documents of one part; raises if its bytes do not match the manifest."""
     return from_parquet(part_body(store, folder, part))

@@ -114,7 +114,15 @@ def supervise(config: Config, arguments: Sequence[str], layout: ProcessLayout, t
             config.trainer.stop_within,
             lambda: was_asked_to_stop(config.store, supervision.claim(), tell),
         )
-        supervisor = Supervisor(command, supervision, tell, limits, layout.processes, layout.rendezvous, metering)
+        supervisor = Supervisor(
+            command,
+            supervision,
+            tell,
+            limits,
+            processes=layout.processes,
+            rendezvous=layout.rendezvous,
+            metering=metering,
+        )
         code = supervisor.run()
         claim = supervision.claim()
         if code == EXIT_CODES[UNCOMMITTED] and claim is not None:
@@ -229,6 +237,7 @@ class Supervisor:
         supervision: Supervision,
         tell: Callable[[str], None],
         limits: Limits,
+        *,
         processes: int = 1,
         rendezvous: str | None = None,
         metering: Sync | None = None,

@@ -15,7 +15,7 @@ from ..planning import (
     EC2,
     ClusterCosts,
     CorpusWork,
-    JobMaterial,
+    PlanMaterial,
     PlanRequest,
     PreparationOption,
     PrepareWork,
@@ -130,7 +130,7 @@ def plan_corpus(
     )
     chosen = prepare_plan(
         alone,
-        JobMaterial(
+        PlanMaterial(
             values={"store": {"root": ""}}, overrides=(), request=request, catalog=catalog, now=datetime.now(UTC)
         ),
     ).choice

@@ -107,7 +107,6 @@ from .offers import (
     Seller as Seller,
     find_offers as find_offers,
 )
-from .one_machine import JobMaterial as JobMaterial
 from .plan_file import (
     CostForecast as CostForecast,
     JobKind as JobKind,

@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Sequence
 
-from .. import __version__
-from ..config import SkytrainError, source_hash
-from .catalog import HOURS_PER_MONTH, Catalog, InstanceType, Price
+from ..config import SkytrainError
+from .catalog import HOURS_PER_MONTH, InstanceType, Price
 from .costs import GP3_USD_PER_GB_MONTH
-from .images import planned_image
 from .offers import PlanRequest
-from .plan_file import FORMAT, CostForecast, JobKind, Plan, PlannedCode, PlannedData, PlannedOffer, QuotaNeed, timestamp
-from .plan_making import EXPIRES_HOURS, FALLBACKS, bid_for
+from .plan_file import CostForecast, PlannedOffer
+from .plan_making import FALLBACKS, PlanMaterial, bid_for, priced_offer
 
 LONGEST_JOB_HOURS = 12.0  # limit on the choice, if a larger machine would be faster for about the same dollars
-
-
-@dataclass(frozen=True)
-class JobMaterial:
-    """The inputs of a plan for a job on one machine, besides the work."""
-
-    values: Mapping[str, Any]  # the composed configuration
-    overrides: Sequence[str]
-    request: PlanRequest
-    catalog: Catalog
-    now: datetime
-
-
-@dataclass(frozen=True)
-class MachineJob:
-    """The job that a machine is planned for."""
-
-    kind: JobKind
-    why: str  # the first offer is chosen
-    data: PlannedData
-    assumptions: Mapping[str, str]
 
 
 def disk_usd_per_hour(disk_gb: int) -> float:
@@ -46,63 +20,11 @@ def disk_usd_per_hour(disk_gb: int) -> float:
 
 
 def machine_offer(
-    instance: InstanceType,
-    price: Price,
-    material: JobMaterial,
-    *,
-    disk_gb: int,
-    cost: CostForecast,
-    kill_after_seconds: float | None = None,
+    instance: InstanceType, price: Price, material: PlanMaterial, *, disk_gb: int, cost: CostForecast
 ) -> PlannedOffer:
-    """Return the offer of one machine. Without a kill time of its work it has that of the budget."""
+    """Return the offer of one machine, until the budget's kill time."""
     bid = bid_for(price, instance.type, material.catalog)
-    if kill_after_seconds is None:
-        kill_after_seconds = material.request.budget.kill_after_seconds(cost.hours_p90, bid)
-    return PlannedOffer(
-        region=price.region,
-        instance_type=instance.type,
-        nodes=1,
-        market=price.market,
-        gpu=instance.gpu,
-        gpus_per_node=instance.gpus,
-        usd_per_hour_each=[price.usd_per_hour_min, price.usd_per_hour_max],
-        price_date=price.date,
-        price_source=f"{material.catalog.origin} catalogue: {price.source}",
-        max_usd_per_hour_each=bid,
-        quota=QuotaNeed(instance.quota_code(price.market), instance.vcpus),
-        efa_interfaces=0,
-        placement_group=False,
-        disk_gb=disk_gb,
-        layout=None,
-        speed=None,
-        memory_bytes_per_gpu={},
-        cost=cost,
-        kill_after_seconds=kill_after_seconds,
-        zones=[],
-    )
-
-
-def machine_plan(job: MachineJob, offers: list[PlannedOffer], material: JobMaterial) -> Plan:
-    """Return the plan of the first offer; the others are its fallbacks."""
-    return Plan(
-        format=FORMAT,
-        made_at=timestamp(material.now),
-        expires_at=timestamp(material.now + timedelta(hours=EXPIRES_HOURS)),
-        why=job.why,
-        code=PlannedCode(__version__, source_hash()),
-        offers=offers,
-        data=job.data,
-        store_root=str(material.values["store"]["root"]),
-        checkpoint_every=None,
-        budget_usd=material.request.budget_usd,
-        usd_per_hour=max(offers[0].usd_per_hour_each),
-        request=asdict(material.request),
-        assumptions=dict(job.assumptions),
-        config=dict(material.values),
-        words=list(material.overrides),
-        job=job.kind,
-        image=planned_image(offers),
-    )
+    return priced_offer(instance, price, material, bid=bid, disk_gb=disk_gb, cost=cost)
 
 
 def choose_machine(offers: Sequence[PlannedOffer], request: PlanRequest, what: str, remedy: str) -> list[PlannedOffer]:

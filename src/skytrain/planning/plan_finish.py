@@ -10,8 +10,9 @@ from .catalog import MARKETS, InstanceType, Price
 from .costs import BOOT_SECONDS, GP3_GB, INTERRUPTIONS_PER_HOUR, s3_seconds, tokens_of_tasks
 from .flops import decoder_flops_per_token, decoder_size
 from .memory import checkpoint_bytes, planned_precision, usable_bytes
-from .one_machine import JobMaterial, MachineJob, choose_machine, disk_usd_per_hour, machine_offer, machine_plan
+from .one_machine import choose_machine, disk_usd_per_hour, machine_offer
 from .plan_file import CostForecast, Plan, PlannedData, PlannedOffer
+from .plan_making import JobOfPlan, PlanMaterial, plan_of
 from .workload import job_of
 
 WEIGHT_BYTES = 4  # checkpoints hold float32
@@ -59,7 +60,7 @@ def finish_work(config: Config, folder: str) -> FinishWork:
     )
 
 
-def finish_plan(work: FinishWork, material: JobMaterial, families: tuple[str, ...] = ()) -> Plan:
+def finish_plan(work: FinishWork, material: PlanMaterial, families: tuple[str, ...] = ()) -> Plan:
     """Return the plan: the cheapest machine that has room, and its fallbacks.
 
     Raises SkytrainError if the model is too large for every GPU of the region, or none is within the budget.
@@ -87,20 +88,20 @@ def finish_plan(work: FinishWork, material: JobMaterial, families: tuple[str, ..
         "evaluating and exporting the model",
         "raise the budget, or score fewer items: evaluation.limit=1000",
     )
-    job = MachineJob(
+    job = JobOfPlan(
         kind="finish",
         why=f"{chosen[0].instance_type} is the cheapest that has room for the model",
         data=PlannedData(work.folder, work.checkpoint_bytes),
         assumptions=ASSUMPTIONS,
     )
-    return machine_plan(job, chosen, material)
+    return plan_of(job, chosen, material)
 
 
 def _has_room(work: FinishWork, instance: InstanceType) -> bool:
     return work.gpu_bytes <= usable_bytes(instance.gpu_memory_mib) and work.host_bytes <= instance.memory_gib * 2**30
 
 
-def _offer(work: FinishWork, instance: InstanceType, price: Price, material: JobMaterial) -> PlannedOffer:
+def _offer(work: FinishWork, instance: InstanceType, price: Price, material: PlanMaterial) -> PlannedOffer:
     boot = sum(BOOT_SECONDS) / 2
     scoring = work.scoring_flops / (SCORING_PEAK * (instance.device.peak_flops or UNKNOWN_PEAK))
     moved = work.checkpoint_bytes + 2 * work.weight_bytes  # twice read, by the evaluation and the export; once written

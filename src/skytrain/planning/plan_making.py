@@ -10,7 +10,7 @@ from typing import Any
 
 from .. import __version__
 from ..config import Config, SkytrainError, format_seconds, source_hash
-from .catalog import Catalog, Price
+from .catalog import Catalog, InstanceType, Price
 from .costs import ASSUMPTIONS, BOOT_SECONDS, GP3_GB
 from .host import BLOCKS
 from .images import planned_image
@@ -20,6 +20,7 @@ from .offers import LONGEST_HOURS, Offer, PlanRequest, estimate_offer, place
 from .plan_file import (
     FORMAT,
     CostForecast,
+    JobKind,
     Layout,
     Plan,
     PlannedCode,
@@ -42,15 +43,23 @@ WORTH_TELLING = 0.01  # smallest saving by another setting that is reported, as 
 
 @dataclass(frozen=True)
 class PlanMaterial:
-    """The inputs of a plan besides its offers."""
+    """The inputs of every plan."""
 
     values: Mapping[str, Any]  # the composed configuration
     overrides: Sequence[str]  # that the configuration was composed of
     request: PlanRequest
     catalog: Catalog
-    data: PlannedData
-    local_bytes: float  # that each machine keeps on disk
     now: datetime
+
+
+@dataclass(frozen=True)
+class JobOfPlan:
+    """The job that machines are planned for."""
+
+    why: str  # the first offer is chosen
+    data: PlannedData
+    assumptions: Mapping[str, str]
+    kind: JobKind = "train"
 
 
 def choose(offers: Sequence[Offer]) -> Offer | None:
@@ -224,32 +233,41 @@ def _too_slow(priced: Sequence[Offer], hours: float, request: PlanRequest, workl
     )
 
 
-def make_plan(offers: Sequence[Offer], why: str, material: PlanMaterial) -> Plan:
-    """Make a plan of the chosen offer, which is `offers[0]`, and its fallbacks."""
-    values = material.values
-    now = material.now
-    planned = [_planned(offer, material) for offer in offers]
-    if (reservation := values["cloud"].get("reservation")) is not None:
+def make_plan(
+    offers: Sequence[Offer], material: PlanMaterial, *, why: str, data: PlannedData, local_bytes: float
+) -> Plan:
+    """Make the plan of a run: the chosen offer, which is `offers[0]`, and its fallbacks.
+
+    Each machine keeps `local_bytes` of the data on disk.
+    """
+    planned = [_planned(offer, local_bytes, material) for offer in offers]
+    if (reservation := material.values["cloud"].get("reservation")) is not None:
         # A block is already paid for, so there are no fallbacks. It has its own placement.
         planned = [replace(planned[0], reservation=reservation, placement_group=False)]
-    choice = planned[0]
+    plan = plan_of(JobOfPlan(why, data, ASSUMPTIONS), planned, material)
+    return replace(plan, checkpoint_every=material.values["trainer"]["checkpoint_every"])
+
+
+def plan_of(job: JobOfPlan, offers: Sequence[PlannedOffer], material: PlanMaterial) -> Plan:
+    """Return the plan of the first offer; the others are its fallbacks."""
     return Plan(
         format=FORMAT,
-        made_at=timestamp(now),
-        expires_at=timestamp(now + timedelta(hours=EXPIRES_HOURS)),
-        why=why,
+        made_at=timestamp(material.now),
+        expires_at=timestamp(material.now + timedelta(hours=EXPIRES_HOURS)),
+        why=job.why,
         code=PlannedCode(__version__, source_hash()),
-        offers=planned,
-        data=material.data,
-        store_root=str(values["store"]["root"]),
-        checkpoint_every=values["trainer"]["checkpoint_every"],
+        offers=list(offers),
+        data=job.data,
+        store_root=str(material.values["store"]["root"]),
+        checkpoint_every=None,
         budget_usd=material.request.budget_usd,
-        usd_per_hour=max(choice.usd_per_hour_each),
+        usd_per_hour=max(offers[0].usd_per_hour_each),
         request=asdict(material.request),
-        assumptions=dict(ASSUMPTIONS),
-        config=dict(values),
+        assumptions=dict(job.assumptions),
+        config=dict(material.values),
         words=list(material.overrides),
-        image=planned_image(planned),
+        job=job.kind,
+        image=planned_image(offers),
     )
 
 
@@ -291,29 +309,61 @@ def bid_for(price: Price, instance_type: str, catalog: Catalog) -> float:
     return min(bid, on_demand.usd_per_hour_max) if on_demand else bid
 
 
-def _planned(offer: Offer, material: PlanMaterial) -> PlannedOffer:
-    assert offer.placement and offer.estimate and offer.price
-    instance = offer.instance
-    price = offer.price
-    placement = offer.placement
-    prediction = placement.prediction
-    several = offer.nodes > 1
-    bid = highest_bid(offer, material.catalog)
+def priced_offer(
+    instance: InstanceType,
+    price: Price,
+    material: PlanMaterial,
+    *,
+    bid: float,
+    disk_gb: int,
+    cost: CostForecast,
+    nodes: int = 1,
+) -> PlannedOffer:
+    """Return the offer of machines at a price that is in the catalogue, until the budget's kill time."""
     return PlannedOffer(
-        region=offer.region,
+        region=price.region,
         instance_type=instance.type,
-        nodes=offer.nodes,
-        market=offer.market,
+        nodes=nodes,
+        market=price.market,
         gpu=instance.gpu,
         gpus_per_node=instance.gpus,
         usd_per_hour_each=[price.usd_per_hour_min, price.usd_per_hour_max],
         price_date=price.date,
         price_source=f"{material.catalog.origin} catalogue: {price.source}",
         max_usd_per_hour_each=bid,
-        quota=QuotaNeed(None if offer.seller.quota else instance.quota_code(offer.market), offer.quota_vcpus),
+        quota=QuotaNeed(instance.quota_code(price.market), instance.vcpus * nodes),
+        efa_interfaces=0,
+        placement_group=False,
+        disk_gb=disk_gb,
+        layout=None,
+        speed=None,
+        memory_bytes_per_gpu={},
+        cost=cost,
+        kill_after_seconds=material.request.budget.kill_after_seconds(cost.hours_p90, bid * nodes),
+        zones=[],
+    )
+
+
+def _planned(offer: Offer, local_bytes: float, material: PlanMaterial) -> PlannedOffer:
+    assert offer.placement and offer.estimate and offer.price
+    instance = offer.instance
+    placement = offer.placement
+    prediction = placement.prediction
+    several = offer.nodes > 1
+    priced = priced_offer(
+        instance,
+        offer.price,
+        material,
+        bid=highest_bid(offer, material.catalog),
+        disk_gb=_disk_gb(instance.nvme_gb, local_bytes),
+        cost=CostForecast(**asdict(offer.estimate)),
+        nodes=offer.nodes,
+    )
+    return replace(
+        priced,
+        quota=QuotaNeed(None if offer.seller.quota else priced.quota.code, offer.quota_vcpus),
         efa_interfaces=instance.efa_interfaces if several else 0,
         placement_group=several and instance.efa_interfaces > 0,
-        disk_gb=_disk_gb(instance.nvme_gb, material.local_bytes),
         layout=_layout(offer),
         speed=SpeedForecast(
             step_seconds=prediction.seconds,
@@ -323,9 +373,6 @@ def _planned(offer: Offer, material: PlanMaterial) -> PlannedOffer:
             step_parts_seconds=asdict(prediction.step),
         ),
         memory_bytes_per_gpu=asdict(placement.memory) | {"total": placement.memory.total},
-        cost=CostForecast(**asdict(offer.estimate)),
-        kill_after_seconds=material.request.budget.kill_after_seconds(offer.estimate.hours_p90, bid * offer.nodes),
-        zones=[],
         target=offer.seller.name,
     )
 

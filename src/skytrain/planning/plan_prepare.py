@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from ..config import NearDedupConfig, format_bytes
 from .catalog import MARKETS, InstanceType, Price
 from .costs import BOOT_SECONDS, GP3_GB, INTERRUPTIONS_PER_HOUR, s3_seconds
-from .one_machine import JobMaterial, MachineJob, choose_machine, disk_usd_per_hour, machine_offer, machine_plan
+from .one_machine import choose_machine, disk_usd_per_hour, machine_offer
 from .plan_file import CostForecast, Plan, PlannedData, PlannedOffer
+from .plan_making import JobOfPlan, PlanMaterial, plan_of
 
 TEXT_BYTES_PER_VCPU_SECOND = 4e6  # 6.1e6 measured per CPU-second; a vCPU is half a core: two thirds assumed
 PREPARE_P90_FACTOR = 1.8  # p90 of the seconds over their median: rules, languages and file formats differ; assumed
@@ -52,7 +53,7 @@ def scratch_bytes_per_document(near: NearDedupConfig) -> float:
     return MINIMUM_BYTES * minima + BAND_BYTES * near.bands + 2 * TEXT_HASH_BYTES
 
 
-def prepare_plan(work: PrepareWork, material: JobMaterial) -> Plan:
+def prepare_plan(work: PrepareWork, material: PlanMaterial) -> Plan:
     """Return the plan: the cheapest machine that is done within half a day, else the fastest, and its fallbacks.
 
     Raises SkytrainError if none is sold in the region, or none is within the budget.
@@ -72,16 +73,16 @@ def prepare_plan(work: PrepareWork, material: JobMaterial) -> Plan:
     chosen = choose_machine(
         offers, request, "preparing the data", "raise the budget, or prepare less: data.target_tokens"
     )
-    job = MachineJob(
+    job = JobOfPlan(
         kind="prepare",
         why=f"{chosen[0].instance_type} is the cheapest that reads {format_bytes(work.text_bytes)} of text in time",
         data=PlannedData(work.folder, work.stored_bytes),
         assumptions=ASSUMPTIONS,
     )
-    return machine_plan(job, chosen, material)
+    return plan_of(job, chosen, material)
 
 
-def _offer(work: PrepareWork, instance: InstanceType, price: Price, material: JobMaterial) -> PlannedOffer:
+def _offer(work: PrepareWork, instance: InstanceType, price: Price, material: PlanMaterial) -> PlannedOffer:
     return machine_offer(instance, price, material, disk_gb=work.disk_gb, cost=_cost(work, instance, price))
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..config import SkytrainError
 from .catalog import InstanceType, Price
 from .costs import GP3_GB
 from .memory import usable_bytes
-from .one_machine import JobMaterial, MachineJob, disk_usd_per_hour, machine_offer, machine_plan
+from .one_machine import disk_usd_per_hour, machine_offer
 from .plan_file import CostForecast, Plan, PlannedData, PlannedOffer
-from .plan_making import FALLBACKS, bid_for
+from .plan_making import FALLBACKS, JobOfPlan, PlanMaterial, bid_for, plan_of
 from .serving import ServedShape, ServingFit, fit_serving, refuse_serving
 
 GB = 1e9
@@ -34,7 +34,7 @@ class ServeWork:
     families: tuple[str, ...] = ()  # families that may be started; empty means all
 
 
-def serve_plan(work: ServeWork, material: JobMaterial) -> Plan:
+def serve_plan(work: ServeWork, material: PlanMaterial) -> Plan:
     """Return the plan: the cheapest machine an hour that has room, and its fallbacks.
 
     Raises SkytrainError if the model is too large for every machine of the region, or neither hours nor dollars are given.
@@ -48,13 +48,13 @@ def serve_plan(work: ServeWork, material: JobMaterial) -> Plan:
         )
     offers = [_offer(work, instance, price, material) for instance, price in _candidates(work, material)]
     offers.sort(key=lambda offer: (max(offer.usd_per_hour_each), offer.instance_type))
-    job = MachineJob(
+    job = JobOfPlan(
         kind="serve",
         why=f"{offers[0].instance_type} is the cheapest ({offers[0].market}) that has room for the model",
         data=PlannedData(work.folder, work.shape.weight_bytes),
         assumptions=ASSUMPTIONS,
     )
-    return machine_plan(job, offers[: FALLBACKS + 1], material)
+    return plan_of(job, offers[: FALLBACKS + 1], material)
 
 
 def fit_instance(work: ServeWork, instance: InstanceType) -> ServingFit | None:
@@ -69,7 +69,7 @@ def _room(work: ServeWork, instance: InstanceType) -> float:
     return usable_bytes(instance.gpu_memory_mib) * work.gpu_memory
 
 
-def _candidates(work: ServeWork, material: JobMaterial) -> list[tuple[InstanceType, Price]]:
+def _candidates(work: ServeWork, material: PlanMaterial) -> list[tuple[InstanceType, Price]]:
     """Return the machines that are sold and have room. Raises SkytrainError by how much the largest lacks it."""
     request = material.request
     catalog = material.catalog
@@ -97,7 +97,7 @@ def _candidates(work: ServeWork, material: JobMaterial) -> list[tuple[InstanceTy
     return fitting
 
 
-def _offer(work: ServeWork, instance: InstanceType, price: Price, material: JobMaterial) -> PlannedOffer:
+def _offer(work: ServeWork, instance: InstanceType, price: Price, material: PlanMaterial) -> PlannedOffer:
     bid = bid_for(price, instance.type, material.catalog)
     paid = material.request.budget.hours_at(bid)
     hours = paid if work.hours is None else min(work.hours, paid)
@@ -114,4 +114,5 @@ def _offer(work: ServeWork, instance: InstanceType, price: Price, material: JobM
         interruptions=0.0,
         parts_usd={"machine": most - hours * disk, "disk": hours * disk},
     )
-    return machine_offer(instance, price, material, disk_gb=disk_gb, cost=cost, kill_after_seconds=hours * 3600)
+    offer = machine_offer(instance, price, material, disk_gb=disk_gb, cost=cost)
+    return replace(offer, kill_after_seconds=hours * 3600)

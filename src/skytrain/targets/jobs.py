@@ -23,8 +23,8 @@ from ..corpus import recipe_hash, unpacked_bytes
 from ..jobs import FINISH_SUFFIX
 from ..planning import (
     JobKind,
-    JobMaterial,
     Plan,
+    PlanMaterial,
     PlannedOffer,
     PlanRequest,
     PrepareWork,
@@ -220,7 +220,7 @@ def plan_preparation(composed: Composed) -> Plan:
             f"engine={config.engine}: launch prepare rents one machine, which needs no cluster\n  leave it out"
         )
     request = PlanRequest(config.budget.usd, region=config.cloud.region)
-    material = JobMaterial(
+    material = PlanMaterial(
         values=composed.values,
         overrides=composed.overrides,
         request=request,
@@ -235,7 +235,7 @@ def plan_finishing(composed: Composed) -> Plan:
     config = finish_settings(composed.config)
     if config.cloud.region is None:
         raise SkytrainError("cloud.region is not set\n  add cloud=ec2")
-    material = JobMaterial(
+    material = PlanMaterial(
         values=composed.values,
         overrides=composed.overrides,
         request=PlanRequest(config.budget.usd, region=config.cloud.region),

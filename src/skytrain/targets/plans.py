@@ -137,11 +137,15 @@ def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: 
         overrides=composed.overrides,
         request=request,
         catalog=catalog,
-        data=data,
-        local_bytes=workload.work.local_data_bytes,
         now=datetime.now(UTC),
     )
-    plan = make_plan([choice, *fallbacks(choice, offers)], why, material)
+    plan = make_plan(
+        [choice, *fallbacks(choice, offers)],
+        material,
+        why=why,
+        data=data,
+        local_bytes=workload.work.local_data_bytes,
+    )
     write_plan(plan, out)
     return Planned(
         offers=offers,

@@ -158,14 +158,14 @@ class PreparedLaunch:
         return first.nodes * first.zones[0].usd_per_hour
 
 
-def price_text(prepared: PreparedLaunch, launches: int = 1) -> str:
-    """Return the price of the chosen zone, and those that the plan's dollars are made of: they differ between zones."""
-    offer = prepared.plan.choice
-    low, high = (f"${launches * offer.nodes * usd:.2f}" for usd in offer.usd_per_hour_each)
+def price_text(*together: PreparedLaunch) -> str:
+    """Return the price of launches, each in its zone, and those that their plans' dollars are made of: zones differ."""
+    offers = [prepared.plan.choice for prepared in together]
+    low, high = (f"${sum(offer.nodes * offer.usd_per_hour_each[end] for offer in offers):.2f}" for end in (0, 1))
     planned = low if low == high else f"{low} to {high}"
-    if is_preview(prepared.groups[0].cloud):
+    if is_preview(together[0].groups[0].cloud):
         return f"{planned} an hour{'' if low == high else ', by zone'}"
-    now = f"${launches * prepared.usd_per_hour:.2f}"
+    now = f"${sum(prepared.usd_per_hour for prepared in together):.2f}"
     return f"{now} an hour{'' if planned == now else f' (planned with {planned})'}"
 
 

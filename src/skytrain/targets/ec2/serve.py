@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ...aws import Call, Tags, render_calls
 from ...config import SkytrainError, compose, format_bytes
 from ...jobs import ENDPOINT_PORT as PORT
-from ...planning import JobMaterial, Plan, PlanRequest, ServeWork, load_catalog, serve_plan
+from ...planning import Plan, PlanMaterial, PlanRequest, ServeWork, load_catalog, serve_plan
 from ...runs import Reporter, ended_launch, launches_of, next_launch
 from ...serving import ApiKey, ServedModel, choose_api_key
 from ...storage import open_store
@@ -131,7 +131,7 @@ def _plan(job: ServeJob, model: ServedModel, folder: str) -> Plan:
     composed = job.composed
     return serve_plan(
         work,
-        JobMaterial(
+        PlanMaterial(
             values=composed.values,
             overrides=composed.overrides,
             request=request,

@@ -302,7 +302,7 @@ def _sweep_summary(planned: SweepLaunch, prepared: Sequence[PreparedLaunch]) -> 
     return [
         ("sweep", planned.name),
         ("machines", f"{len(prepared)} x {offer.instance_type} ({offer.market}) in {first.zone}"),
-        ("price", price_text(prepared[0], len(prepared))),
+        ("price", price_text(*prepared)),
         ("budget", f"${schedule.budget_usd:.2f}: {kept}"),
         ("trials", f"{len(schedule.trials)} planned, ${sum(one.usd for one in schedule.trials):.2f} at most"),
         ("kill time", f"{first.kill_at}: AWS ends the machines then, with at most ${search:.2f} spent by them"),

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ...config import Config, SkytrainError, format_seconds
-from ...planning import JobMaterial, PlanRequest, ServeWork, load_catalog, serve_plan
+from ...planning import PlanMaterial, PlanRequest, ServeWork, load_catalog, serve_plan
 from ...runs import Reporter
 from ...serving import ServedModel
 from ...storage import open_store
@@ -93,7 +93,7 @@ def _bill(job: ServeJob, model: ServedModel) -> str:
         hours=1.0,
         families=tuple(config.cloud.eks.instance_families or ()),
     )
-    material = JobMaterial(
+    material = PlanMaterial(
         values=job.composed.values,
         overrides=job.composed.overrides,
         request=PlanRequest(region=config.cloud.region, market="on-demand"),

@@ -7,7 +7,7 @@ import io
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -91,8 +91,7 @@ def _job_runs(session: AwsSession, record: LaunchRecord) -> Iterator[SchedulerJo
             if tags is None or tags.run != record.run:  # the name of an application is not only ours to choose
                 continue
             billed = described.get("billedResourceUtilization") or {}
-            job = _job(
-                record,
+            said = _Said(
                 kind=SERVERLESS,
                 place=application["id"],
                 id=run["id"],
@@ -104,6 +103,7 @@ def _job_runs(session: AwsSession, record: LaunchRecord) -> Iterator[SchedulerJo
                 gb_hours=billed.get("memoryGBHour"),
                 disk_gb_hours=billed.get("storageGBHour") or 0.0,
             )
+            job = _job(record, said)
             yield replace(job, usd=_billed_usd(job))
 
 
@@ -126,62 +126,54 @@ def _steps(session: AwsSession, record: LaunchRecord) -> Iterator[SchedulerJob]:
         seconds = round((ended - began).total_seconds()) if began and ended else None
         job = _job(
             record,
-            kind=CLUSTER,
-            place=cluster["Id"],
-            id=step["Id"] if step else "",
-            state=said["State"],
-            reason=_reason(said) or _reason(status),
-            began_at=began,
-            seconds=seconds,
+            _Said(
+                kind=CLUSTER,
+                place=cluster["Id"],
+                id=step["Id"] if step else "",
+                state=said["State"],
+                reason=_reason(said) or _reason(status),
+                began_at=began,
+                seconds=seconds,
+            ),
         )
         # Its time, and all its nodes; `costs` counts each node.
         usd = None if seconds is None else group.nodes * group.usd_per_hour * seconds / 3600
         yield replace(job, ended_at=ended, usd=usd)
 
 
-def _job(
-    record: LaunchRecord,
-    *,
-    kind: str,
-    place: str,
-    id: str,
-    state: str,
-    reason: str | None,
-    began_at: datetime | None,
-    seconds: int | None,
-    vcpu_hours: float | None = None,
-    gb_hours: float | None = None,
-    disk_gb_hours: float = 0.0,
-) -> SchedulerJob:
+@dataclass(frozen=True)
+class _Said:
+    """What EMR says of a job, as `status --json` shows it."""
+
+    kind: str
+    place: str  # the application or the cluster
+    id: str  # the job run or the step
+    state: str
+    reason: str | None
+    began_at: datetime | None
+    seconds: int | None
+    vcpu_hours: float | None = None  # billed by EMR Serverless
+    gb_hours: float | None = None
+    disk_gb_hours: float = 0.0  # beyond the free 20 GB of each worker
+
+
+def _job(record: LaunchRecord, said: _Said) -> SchedulerJob:
     group = record.groups[0]
-    facts = {
-        "name": group.name,
-        "kind": kind,
-        "place": place,  # the application or the cluster
-        "id": id,  # the job run or the step
-        "state": state,
-        "reason": reason,
-        "began_at": began_at,
-        "seconds": seconds,
-        "vcpu_hours": vcpu_hours,  # billed by EMR Serverless
-        "gb_hours": gb_hours,
-        "region": record.region,
-        "disk_gb_hours": disk_gb_hours,  # beyond the free 20 GB of each worker
-    }
     folder = emr_log_folder(record)
+    log = f"applications/{said.place}/jobs/{said.id}/" if said.kind == SERVERLESS else f"{said.place}/steps/{said.id}/"
     return SchedulerJob(
-        id=id,
+        id=said.id,
         name=group.name,
-        state=state,
-        phase=_phase(state),
+        state=said.state,
+        phase=_phase(said.state),
         hosts=group.text,
-        place=place,
-        reason=reason,
-        exit_code=0 if state in WELL else None,
-        began_at=began_at,
-        seconds=seconds,
-        log=f"{folder}/applications/{place}/jobs/{id}/" if kind == SERVERLESS else f"{folder}/{place}/steps/{id}/",
-        facts=facts,
+        place=said.place,
+        reason=said.reason,
+        exit_code=0 if said.state in WELL else None,
+        began_at=said.began_at,
+        seconds=said.seconds,
+        log=f"{folder}/{log}",
+        facts={"name": group.name, **asdict(said), "region": record.region},
     )
 
 
