@@ -1,7 +1,8 @@
 """Checks rules of this codebase that no standard linter has, and prints each violation.
 
 - A package is used through its public names (`__init__.pyi`). Only `pipelines` is imported by module.
-- A public name differs from the names of its package's modules, and somebody outside the package's own tests uses it.
+- A public name differs from the names of its package's modules, and another package, a script or a page uses it: tests
+  and benchmarks import what is not public from its module, and what is public from its package.
 - A dataclass or named tuple is called with at most four positional arguments, also in tests and scripts, except in a
   table (`# fmt: off`).
 - A class name is used once in the project, and hides no name of the standard library.
@@ -15,11 +16,13 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "skytrain"
-USERS = ("benchmarks", "rehearsal", "lessons", "scripts")  # beside the packages, and the pages of `docs`
+USERS = ("rehearsal", "lessons", "scripts")  # of public names, beside the packages and the pages of `docs`
+AROUND = (*USERS, "benchmarks", "tests")
 BY_MODULE = "pipelines"
 MAX_POSITIONAL = 4
 LIGHTNING_INTERNALS = SOURCE / "parallel" / "lightning_internals.py"
@@ -41,11 +44,7 @@ STANDARD_NAMES = {"Path", "Process", "Thread", "Queue", "Event", "Lock", "Enum",
 
 def main() -> None:
     trees = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
-    around = {
-        path: ast.parse(path.read_text())
-        for folder in (*USERS, "tests")
-        for path in sorted((ROOT / folder).rglob("*.py"))
-    }
+    around = {path: ast.parse(path.read_text()) for folder in AROUND for path in sorted((ROOT / folder).rglob("*.py"))}
     dataclasses = {name for tree in (trees | around).values() for name in _dataclasses(tree)}
     problems = [
         problem
@@ -55,6 +54,7 @@ def main() -> None:
     problems += [
         problem for path, tree in (trees | around).items() for problem in positional_arguments(path, tree, dataclasses)
     ]
+    problems += [problem for path, tree in around.items() for problem in bypassed_public_names(path, tree)]
     problems += [*shared_class_names(trees), *hidden_public_names(), *unused_public_names(trees)]
     print("\n".join(problems) or f"{len(trees)} files, no violations")
     sys.exit(bool(problems))
@@ -154,8 +154,29 @@ def hidden_public_names() -> Iterator[str]:
                     yield f"{_place(stub, node)}: {alias.name} is also a module of the package, which would hide it"
 
 
+def bypassed_public_names(path: Path, tree: ast.Module) -> Iterator[str]:
+    """Yield the public names that tests and scripts import from the module behind them."""
+    for node in ast.walk(tree):
+        parts = (node.module or "").split(".") if isinstance(node, ast.ImportFrom) else []
+        if len(parts) < 3 or parts[0] != "skytrain" or not isinstance(node, ast.ImportFrom):
+            continue
+        for alias in node.names:
+            if public_names(parts[1]).get(alias.name) == ".".join(parts[2:]):
+                yield f"{_place(path, node)}: {alias.name} is public: import it from skytrain.{parts[1]}"
+
+
+@cache
+def public_names(package: str) -> dict[str, str]:
+    """Return the module behind each public name of a package."""
+    stub = SOURCE / package / "__init__.pyi"
+    imports = ast.parse(stub.read_text()).body if stub.exists() else []
+    return {
+        alias.name: str(each.module) for each in imports if isinstance(each, ast.ImportFrom) for alias in each.names
+    }
+
+
 def unused_public_names(trees: dict[Path, ast.Module]) -> Iterator[str]:
-    """Yield the public names that no other package, script or page uses: a name that only tests import is not public."""
+    """Yield the public names that no other package, script or page uses."""
     used: dict[str, set[str]] = defaultdict(set)
     for path, tree in trees.items():
         for node in ast.walk(tree):
@@ -172,7 +193,7 @@ def unused_public_names(trees: dict[Path, ast.Module]) -> Iterator[str]:
         for node in ast.parse(stub.read_text()).body:
             for alias in node.names if isinstance(node, ast.ImportFrom) else ():
                 if alias.name not in used[stub.parent.name] | pages:
-                    yield f"{_place(stub, node)}: {alias.name} is public, and only its package and tests use it"
+                    yield f"{_place(stub, node)}: {alias.name} is public, and only its package, tests or benchmarks use it"
 
 
 def _target(path: Path, node: ast.ImportFrom) -> list[str] | None:

@@ -23,17 +23,14 @@ import lightning.pytorch as pl
 import torch
 import torch.distributed.checkpoint as torch_dcp
 
-from skytrain.checkpoints import Keep, SaveOptions, open_checkpoint
-from skytrain.checkpoints.lightning_io import split_checkpoint
+from skytrain.checkpoints import Keep, SaveOptions, open_checkpoint, split_checkpoint
 from skytrain.checkpoints.saving import Saver, TrainingState
-from skytrain.config import Config, Interval
-from skytrain.config.composition import compose
+from skytrain.config import Config, Interval, compose
 from skytrain.jobs import Ranks
 from skytrain.parallel import dump_checkpoint
 from skytrain.storage import open_store
-from skytrain.training import CausalLM, plan_training
+from skytrain.training import CausalLM, make_module, make_trainer, outline, plan_training
 from skytrain.training.checkpointing import Checkpoints, SavePolicy
-from skytrain.training.factory import make_module, make_trainer, outline
 from skytrain.training.random_state import RandomState
 
 SETTINGS = {

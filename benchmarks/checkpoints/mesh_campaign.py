@@ -115,7 +115,7 @@ def read_losses(root: Path, run: str) -> list[float]:
 
 def shares(root: Path, run: str, step: int) -> str:
     """What each rank wrote, in percent. Every value of the state must be stored once."""
-    from skytrain.checkpoints.commits import find_commit, read_manifest, step_key
+    from skytrain.checkpoints import find_commit, read_manifest, step_key
     from skytrain.checkpoints.manifest import ITEM_BYTES
     from skytrain.storage import open_store
 

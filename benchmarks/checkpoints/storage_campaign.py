@@ -46,9 +46,9 @@ from skytrain.checkpoints import (
     open_checkpoint,
     prune,
     step_key,
+    verify,
 )
 from skytrain.checkpoints.saving import Saver, TrainingState
-from skytrain.checkpoints.verification import verify
 from skytrain.config import SkytrainError
 from skytrain.runs import claim_attempt, record_resume
 from skytrain.storage import Retry, Store, open_store

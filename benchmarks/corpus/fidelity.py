@@ -25,7 +25,7 @@ from typing import Any
 from debian_text import MIN_CHARS, texts
 from resiliparse.parse.lang import detect_fast
 
-from skytrain.config.composition import compose
+from skytrain.config import compose
 from skytrain.corpus.clean import clean
 from skytrain.corpus.rules.c4 import c4
 from skytrain.corpus.rules.fineweb import fineweb

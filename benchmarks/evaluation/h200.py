@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from skytrain.config.composition import compose
+from skytrain.config import compose
 from skytrain.evaluation import WholeModel
 from skytrain.evaluation.continuations import Continuation, ContinuationScores
 from skytrain.evaluation.scoring import score_continuations

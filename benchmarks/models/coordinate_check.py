@@ -18,8 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from skytrain.config import DecoderConfig
-from skytrain.models import Decoder, build_model
-from skytrain.models.parametrization import update_scales
+from skytrain.models import Decoder, build_model, update_scales
 from skytrain.models.sizes import size_config
 
 BASE_WIDTH = 32

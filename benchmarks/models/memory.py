@@ -12,10 +12,8 @@ from pathlib import Path
 import torch
 
 from skytrain.config import DecoderConfig
-from skytrain.models import Decoder
+from skytrain.models import Decoder, LossSettings, Recompute
 from skytrain.models.initialise import initialise
-from skytrain.models.loss import LossSettings
-from skytrain.models.recompute import Recompute
 
 # model=gpt2-124m, said outright: a GPU machine may have torch and nothing else that reads configuration files.
 GPT2_124M = DecoderConfig(

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor
 
 from skytrain.config import DecoderConfig, build
-from skytrain.evaluation import WholeModel
-from skytrain.evaluation.generation import Sampling, generate_tokens
-from skytrain.models import Decoder, load_hf_folder
-from skytrain.models.hf import save_hf_folder
-from skytrain.models.hf_form import hf_config, hf_form
+from skytrain.evaluation import Sampling, WholeModel
+from skytrain.evaluation.generation import generate_tokens
+from skytrain.models import Decoder, hf_config, load_hf_folder, save_hf_folder
+from skytrain.models.hf_form import hf_form
 from skytrain.models.hf_weights import state_from_hf, state_to_hf
 from skytrain.models.sizes import model_file
 

@@ -60,11 +60,11 @@ def peak_bytes(overrides: tuple[str, ...]) -> int:
     from torch.utils._pytree import tree_leaves
     from torch.utils.data import DataLoader
 
-    from skytrain.config.composition import compose
+    from skytrain.config import compose
     from skytrain.jobs import Ranks
     from skytrain.storage import open_store
-    from skytrain.training import CausalLM, Optimization, plan_training
-    from skytrain.training.factory import make_trainer, outline
+    from skytrain.training import CausalLM, make_trainer, outline, plan_training
+    from skytrain.training.step import Optimization
 
     class Alive(TorchDispatchMode):
         """Bytes of the storages that operations made and that are still there. FSDP empties some and keeps them."""

@@ -48,12 +48,11 @@ def measure(mode: str, device: str) -> dict[str, Any]:
     import torch
     from torch.utils.data import DataLoader
 
-    from skytrain.config import uses_process_group
-    from skytrain.config.composition import compose
+    from skytrain.config import compose, uses_process_group
     from skytrain.jobs import Ranks
     from skytrain.storage import open_store
-    from skytrain.training import CausalLM, Optimization, plan_training
-    from skytrain.training.factory import make_trainer, outline
+    from skytrain.training import CausalLM, make_trainer, outline, plan_training
+    from skytrain.training.step import Optimization
 
     config = compose(
         [

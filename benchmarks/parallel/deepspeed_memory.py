@@ -54,12 +54,12 @@ def measure(preset: str) -> dict[str, int]:
     from torch.utils._pytree import tree_leaves
     from torch.utils.data import DataLoader
 
-    from skytrain.config.composition import compose
+    from skytrain.config import compose
     from skytrain.jobs import Ranks
-    from skytrain.parallel.apply import blocks_of
+    from skytrain.parallel import blocks_of
     from skytrain.storage import open_store
-    from skytrain.training import CausalLM, Optimization, plan_training
-    from skytrain.training.factory import make_trainer, outline
+    from skytrain.training import CausalLM, make_trainer, outline, plan_training
+    from skytrain.training.step import Optimization
 
     class Alive(TorchDispatchMode):
         """The storages that operations made and that are still there."""
@@ -110,7 +110,7 @@ def measure(preset: str) -> dict[str, int]:
 
 def sizes() -> dict[str, int]:
     """Of the model, in elements: all of it, and one block."""
-    from skytrain.config.composition import compose
+    from skytrain.config import compose
     from skytrain.models import build_model
 
     model: Any = build_model(compose(list(SIZE)).config.model, seed=0)

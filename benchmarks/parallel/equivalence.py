@@ -120,17 +120,15 @@ def train(case: Case, *, evaluations: Literal["usual", "each step", "none"] = "u
     from torch.distributed.tensor import DTensor
     from torch.utils.data import DataLoader
 
-    from skytrain.config import uses_deepspeed
-    from skytrain.config.composition import compose
-    from skytrain.evaluation.evaluators import ValidationLoss
+    from skytrain.config import compose, uses_deepspeed
+    from skytrain.evaluation import ValidationLoss
     from skytrain.evaluation.scorer import Scorer
     from skytrain.evaluation.scoring import score_continuations
     from skytrain.jobs import Ranks
-    from skytrain.parallel.lightning_internals import ends_step
+    from skytrain.parallel import ends_step
     from skytrain.storage import open_store
-    from skytrain.training import plan_training
+    from skytrain.training import make_module, make_trainer, outline, plan_training
     from skytrain.training.evaluations import Evaluations, Scheduled
-    from skytrain.training.factory import make_module, make_trainer, outline
 
     config = compose(case.settings()).config
     ranks = Ranks.from_environment() if case.world_size > 1 else Ranks()

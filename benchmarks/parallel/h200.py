@@ -65,9 +65,9 @@ def measure(overrides: tuple[str, ...], device: str) -> dict[str, Any]:
     """Trains a few steps and tells what a step took."""
     import lightning.pytorch as pl
 
-    from skytrain.config.composition import compose
+    from skytrain.config import compose
     from skytrain.storage import open_store
-    from skytrain.training.factory import make_module, make_trainer, outline, plan_training
+    from skytrain.training import make_module, make_trainer, outline, plan_training
 
     shape = REAL if device == "cuda" else TRIAL
     steps = WARM + TIMED

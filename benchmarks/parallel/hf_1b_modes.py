@@ -76,12 +76,10 @@ def measure(mode: str, memory: str, device: str, steps: int) -> dict[str, Any]:
     import torch
     from torch.utils.data import DataLoader
 
-    from skytrain.config import uses_process_group
-    from skytrain.config.composition import compose
+    from skytrain.config import compose, uses_process_group
     from skytrain.jobs import Ranks
     from skytrain.storage import open_store
-    from skytrain.training import plan_training
-    from skytrain.training.factory import make_module, make_trainer, outline
+    from skytrain.training import make_module, make_trainer, outline, plan_training
     from skytrain.training.memory import grow_segments
 
     config = compose(settings(mode, memory, device, steps)).config
@@ -136,7 +134,7 @@ def planned_bytes(mode: str, memory: str, device: str, steps: int) -> float:
     """What the planner says that torch allocates on one GPU."""
     from dataclasses import replace
 
-    from skytrain.config.composition import compose
+    from skytrain.config import compose
     from skytrain.planning import job_of
     from skytrain.planning.memory import rank_memory
     from skytrain.planning.mesh import requested_mesh
@@ -162,7 +160,7 @@ def row(mode: str, memory: str, seen: dict[str, Any], base: dict[str, Any]) -> s
 
 def on_meta(model: str) -> list[str]:
     """The parameters of a model that no device here could hold, counted on the meta device, and its recipes' plans."""
-    from skytrain.config.composition import compose
+    from skytrain.config import compose
     from skytrain.models import outline_model
     from skytrain.planning import decoder_size
 

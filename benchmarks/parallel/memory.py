@@ -12,10 +12,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # where this is run as a scr
 
 from benchmarks.parallel.document import insert
 
-from skytrain.config import DecoderConfig
-from skytrain.config.composition import compose
+from skytrain.config import DecoderConfig, compose
+from skytrain.planning import Mesh
 from skytrain.planning.memory import TrainingJob, rank_memory
-from skytrain.planning.mesh import Mesh
 
 MODELS = {"gpt2-355m": 1024, "llama-3.1-8b": 4096, "llama-2-13b": 4096}  # and the sequence length
 MESHES = {

@@ -15,7 +15,8 @@ import json
 import tempfile
 from pathlib import Path
 
-from skytrain.bench.parallel import bench_parallel, parallel_results, plot, scaling_table
+from skytrain.bench import bench_parallel, parallel_results, scaling_table
+from skytrain.bench.parallel import plot
 from skytrain.cli.console import reporter
 
 CORES = ("recipe=quickstart", "trainer.micro_batch=4", "trainer.device=cpu")

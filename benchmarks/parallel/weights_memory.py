@@ -74,8 +74,7 @@ def write_random(model: str, layers: int | None, folder: Path, file_bytes: int) 
 
     import torch
 
-    from skytrain.models import Decoder, count_parameters, hf_config
-    from skytrain.models.hf_weights import to_hf, weight_pairs
+    from skytrain.models import Decoder, count_parameters, hf_config, to_hf, weight_pairs
     from skytrain.models.safetensors_io import TensorSpec, write_folder
     from skytrain.models.sizes import size_config
 
@@ -111,8 +110,8 @@ def measure(folder: Path, overrides: tuple[str, ...]) -> dict[str, int]:
     from skytrain.cli.options import compose_overrides
     from skytrain.jobs import Ranks
     from skytrain.storage import open_store
-    from skytrain.training import CausalLM, Optimization, plan_training
-    from skytrain.training.factory import make_trainer, outline
+    from skytrain.training import CausalLM, make_trainer, outline, plan_training
+    from skytrain.training.step import Optimization
 
     seen: dict[str, int] = {}
 

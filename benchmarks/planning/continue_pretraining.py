@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from skytrain.config.composition import compose
+from skytrain.config import compose
 
 MODELS = ("llama-3.1-8b", "exaone-3.5-7.8b", "gemma-2-9b", "solar-10.7b", "llama-2-13b")
 MACHINES = ("p4d", "p4de")

@@ -32,8 +32,8 @@ import tables
 from shapes import GPT2, LLAMA, MEDIUM, MODERN, SINGLE, TINY
 
 from skytrain.config import DecoderConfig
+from skytrain.planning import largest_micro_batch
 from skytrain.planning.memory import TrainingJob, path_of, rank_memory
-from skytrain.planning.search import largest_micro_batch
 
 Row = dict[str, Any]
 QUARTER_MORE = 1.25

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from skytrain.planning import best_batch
-from skytrain.planning.loss_laws import BESIROGLU, HOFFMANN, LossLaw, law_value, least_squares
+from skytrain.planning import BESIROGLU, HOFFMANN, LossLaw, best_batch
+from skytrain.planning.loss_laws import law_value, least_squares
 
 HERE = Path(__file__).parent
 TABLES = HERE.parent / "tuning" / "tables"

@@ -40,8 +40,7 @@ from typing import Any
 import numpy as np
 
 from skytrain.config import Config, DecoderConfig, compose
-from skytrain.planning import LossForecaster, OwnRun, decoder_size
-from skytrain.planning.best import recipe_efficiency
+from skytrain.planning import LossForecaster, OwnRun, decoder_size, recipe_efficiency
 from skytrain.planning.loss_laws import OPEN_RUNS, Z80, jacobian, least_squares
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))

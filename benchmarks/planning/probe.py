@@ -18,16 +18,14 @@ from typing import Any
 import torch
 from shapes import OPTIMIZER, SINGLE
 
-from skytrain.models.decoder import Decoder
-from skytrain.models.fused import Kernels
+from skytrain.models import Decoder, Kernels, lm_loss
 from skytrain.models.kernels import cublaslt
 from skytrain.models.kernels.attention import Backend, causal_attention
-from skytrain.models.loss import lm_loss
 from skytrain.planning.memory import TrainingJob, path_of
+from skytrain.training import make_optimizer
 from skytrain.training.losses import FusedLoss
 from skytrain.training.master_weights import MasterWeights
 from skytrain.training.memory import grow_segments
-from skytrain.training.optimizers import make_optimizer
 
 Row = dict[str, Any]
 Tell = Callable[[Row], None]

@@ -29,15 +29,11 @@ from typing import Any
 
 import numpy as np
 
-from skytrain.config import DecoderConfig
-from skytrain.config.composition import compose
-from skytrain.planning.communication import Node
-from skytrain.planning.flops import decoder_size
-from skytrain.planning.hardware import Gpu, find_gpu
+from skytrain.config import DecoderConfig, compose
+from skytrain.planning import Gpu, Mesh, Node, decoder_size, find_gpu
 from skytrain.planning.loss_laws import least_squares
 from skytrain.planning.measurements import SIGMA
 from skytrain.planning.memory import TrainingJob
-from skytrain.planning.mesh import Mesh
 from skytrain.planning.throughput import WEIGHT_BYTES, Software, step_time, tokens_per_step
 
 HERE = Path(__file__).parent

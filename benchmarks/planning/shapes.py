@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from skytrain.config import DecoderConfig, compose
-from skytrain.planning.mesh import Mesh
+from skytrain.planning import Mesh
 
 
 def model_named(group: str, max_length: int) -> DecoderConfig:

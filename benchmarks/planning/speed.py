@@ -14,12 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from skytrain.config import DecoderConfig
-from skytrain.config.composition import compose
+from skytrain.config import DecoderConfig, compose
+from skytrain.planning import Machines, Node, Placement, best_placement
 from skytrain.planning.catalog import packaged_catalog
-from skytrain.planning.communication import Node
 from skytrain.planning.memory import TrainingJob
-from skytrain.planning.search import Machines, Placement, best_placement
 from skytrain.planning.throughput import mfu
 
 PLAN = [

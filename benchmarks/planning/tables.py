@@ -13,11 +13,9 @@ from typing import Any
 
 from shapes import MODELS, SINGLE
 
-from skytrain.planning.communication import Node
-from skytrain.planning.hardware import find_gpu
-from skytrain.planning.measurements import Measurement, Prediction, decoder_fields, predict
+from skytrain.planning import Measurement, Node, decoder_fields, find_gpu, largest_micro_batch
+from skytrain.planning.measurements import Prediction, predict
 from skytrain.planning.memory import TrainingJob, rank_memory
-from skytrain.planning.search import largest_micro_batch
 
 HERE = Path(__file__).parent
 GIB = 2**30

@@ -16,8 +16,7 @@ from typing import Generic, TypeVar
 
 import torch
 
-from skytrain.checkpoints import committed, load_model
-from skytrain.checkpoints.verification import verify
+from skytrain.checkpoints import committed, load_model, verify
 from skytrain.runs import attempt_numbers, read_metrics, read_outcome
 from skytrain.storage import open_store
 

@@ -14,7 +14,7 @@ from benchmarks.runs.campaign import SETTINGS, AttemptResult, Campaign, Disturba
 from tests.support.tiny import TINY
 
 from skytrain.checkpoints import committed_steps
-from skytrain.jobs.lifeline import identify
+from skytrain.jobs import identify
 from skytrain.jobs.processes import descendants, supervised_by
 from skytrain.runs import attempt_numbers, read_outcome
 from skytrain.storage import open_store

@@ -51,8 +51,7 @@ from skytrain.jobs import list_meeting
 from skytrain.jobs.lifeline import lives
 from skytrain.jobs.processes import descendants
 from skytrain.pipelines.prepare import prepare
-from skytrain.runs import Silent, attempt_numbers, read_attempt, read_metrics, read_spend
-from skytrain.runs.meter import boot_clock
+from skytrain.runs import Silent, attempt_numbers, boot_clock, read_attempt, read_metrics, read_spend
 from skytrain.storage import Store, open_store
 
 STEPS = 60

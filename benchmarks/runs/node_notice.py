@@ -30,8 +30,7 @@ from tests.support.faults import FaultProxy
 from tests.support.s3 import start_server
 from tests.support.tiny import tiny_config
 
-from skytrain.checkpoints import committed_steps
-from skytrain.checkpoints.commits import committed, read_marker
+from skytrain.checkpoints import committed, committed_steps, read_marker
 from skytrain.jobs import list_meeting
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent, attempt_numbers

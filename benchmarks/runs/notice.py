@@ -27,8 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # for tests.support
 from tests.support.imds import FakeMetadata, fake_metadata
 from tests.support.s3 import start_server
 
-from skytrain.checkpoints import committed_steps
-from skytrain.checkpoints.commits import committed, read_marker
+from skytrain.checkpoints import committed, committed_steps, read_marker
 from skytrain.runs import read_metrics, read_outcome
 from skytrain.storage import Store, open_store
 

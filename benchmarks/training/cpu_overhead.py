@@ -13,8 +13,7 @@ import time
 
 import torch
 
-from skytrain.config import Config, total_steps
-from skytrain.config.composition import compose
+from skytrain.config import Config, compose, total_steps
 from skytrain.models import build_model
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
@@ -22,8 +21,7 @@ from skytrain.runs import Silent, read_metrics
 from skytrain.storage import open_store
 from skytrain.tokens import TokenSplit, find_prepared
 from skytrain.tokens.order import windows_at
-from skytrain.training.optimizers import make_optimizer
-from skytrain.training.schedules import learning_rate
+from skytrain.training import learning_rate, make_optimizer
 
 STEPS = 14
 WARM = 4

@@ -21,12 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from skytrain.config import Config
-from skytrain.config.composition import compose
+from skytrain.config import Config, compose
 from skytrain.models import Router, build_model, split_auxiliary
 from skytrain.planning import decoder_flops_per_token, decoder_size
-from skytrain.training.losses import choose_loss
-from skytrain.training.optimizers import make_optimizer
+from skytrain.training import choose_loss, make_optimizer
 
 LENGTH = 1024
 STEP_TOKENS = 131072

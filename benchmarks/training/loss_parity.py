@@ -16,12 +16,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from skytrain.config import Config
-from skytrain.config.composition import compose
+from skytrain.config import Config, compose
 from skytrain.models import build_model
-from skytrain.training.losses import choose_loss
-from skytrain.training.optimizers import make_optimizer
-from skytrain.training.schedules import learning_rate
+from skytrain.training import choose_loss, learning_rate, make_optimizer
 
 STEPS = 300
 BATCH = 32

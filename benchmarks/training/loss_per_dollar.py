@@ -54,14 +54,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from skytrain.config import Config
-from skytrain.config.composition import compose
+from skytrain.config import Config, compose
 from skytrain.models import build_model, split_auxiliary
 from skytrain.planning import decoder_flops_per_token, decoder_size
 from skytrain.report import loss_svg
-from skytrain.training.losses import choose_loss
-from skytrain.training.optimizers import make_optimizer
-from skytrain.training.schedules import learning_rate
+from skytrain.training import choose_loss, learning_rate, make_optimizer
 
 LENGTH = 1024
 MICRO_BATCH = 64

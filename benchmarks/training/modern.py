@@ -23,17 +23,15 @@ from functools import partial
 import torch
 import triton.testing
 
-from skytrain.config import Config
-from skytrain.config.composition import compose
+from skytrain.config import Config, compose
 from skytrain.models import Decoder, WithAuxiliary, build_model, split_auxiliary
 from skytrain.models.kernels import rms_norm, rotary, swiglu
 from skytrain.models.kernels.attention import causal_attention
 from skytrain.models.kernels.backend import Launch
 from skytrain.models.loss import matmul_parameters
 from skytrain.planning import decoder_flops_per_token
-from skytrain.training.losses import choose_loss
+from skytrain.training import choose_loss, make_optimizer
 from skytrain.training.memory import apply_memory_settings
-from skytrain.training.optimizers import make_optimizer
 
 ROWS = 64 * 1024
 WIDTH = 768

@@ -19,12 +19,10 @@ import numpy as np
 import torch
 
 from skytrain.bench.measurement import fit_random_tokens, shortened
-from skytrain.config import Config, SkytrainError
-from skytrain.config.composition import compose
+from skytrain.config import Config, SkytrainError, compose
 from skytrain.models import Decoder, build_model, lm_loss
 from skytrain.runs import Silent
-from skytrain.training.losses import apply_fp8, choose_loss
-from skytrain.training.optimizers import make_optimizer
+from skytrain.training import apply_fp8, choose_loss, make_optimizer
 
 # of fp8's runs
 ROWS = {"cuda": 8, "cpu": 2}

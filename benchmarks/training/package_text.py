@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from skytrain.config.units import parse_count
+from skytrain.config import parse_count
 from skytrain.tokens.byte_level import gpt2
 
 SUFFIXES = {".py", ".pyi", ".md", ".rst", ".txt"}

@@ -79,7 +79,7 @@ def train_for(variant: Variant, store: Path, seconds: float) -> dict[str, Any]:
     import torch
     from torch import nn
 
-    from skytrain.config.composition import compose
+    from skytrain.config import compose
     from skytrain.models import build_model, lm_loss
     from skytrain.training import make_optimizer
 

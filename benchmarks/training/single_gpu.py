@@ -30,10 +30,9 @@ def measure(name: str, micro_batch: int, steps: int, profile: bool) -> dict:
     began = time.perf_counter()
     import torch
 
-    from skytrain.config.composition import compose
-    from skytrain.models import build_model, flops_per_token
-    from skytrain.models.fused import Kernels, fused_loss
-    from skytrain.training.optimizers import make_optimizer
+    from skytrain.config import compose
+    from skytrain.models import Kernels, build_model, flops_per_token, fused_loss
+    from skytrain.training import make_optimizer
 
     path, switches = VARIANTS[name]
     torch.set_float32_matmul_precision("high")

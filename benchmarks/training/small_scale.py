@@ -26,9 +26,9 @@ from torch import Tensor
 
 from skytrain.config import Config, batch_sizes, compose
 from skytrain.models import build_model, lm_loss, split_auxiliary
+from skytrain.training import learning_rate, make_optimizer
 from skytrain.training.average import WeightAverage
-from skytrain.training.optimizers import make_optimizer, muon
-from skytrain.training.schedules import learning_rate
+from skytrain.training.optimizers import muon
 
 LENGTH = 64
 BATCH = 512  # tokens of a step

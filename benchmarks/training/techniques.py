@@ -18,15 +18,13 @@ from functools import partial
 import torch
 import triton
 
-from skytrain.config import Config
-from skytrain.config.composition import compose
-from skytrain.models import Decoder, build_model
-from skytrain.models.fused import Kernels, fused_loss
+from skytrain.config import Config, compose
+from skytrain.models import Decoder, Kernels, build_model, fused_loss
 from skytrain.models.kernels import cross_entropy, cublaslt, embedding
 from skytrain.models.kernels.backend import Launch
 from skytrain.models.kernels.cublaslt import Epilogue, Extras, ProductPlan, shape_of
+from skytrain.training import make_optimizer
 from skytrain.training.graphs import GraphedLoss
-from skytrain.training.optimizers import make_optimizer
 
 TOKENS = 64 * 1024
 WIDTH = 768

@@ -28,7 +28,10 @@ import nano
 import numpy as np
 from replay import OURS, Case, Group, Played, cases, groups, play, row
 
-from skytrain.tuning import Answer, EarlierSweep, Priors, Rung, find_strategy, with_earlier
+from skytrain.tuning import Rung
+from skytrain.tuning.earlier import EarlierSweep, with_earlier
+from skytrain.tuning.problem import Answer, Priors
+from skytrain.tuning.strategies.registry import find_strategy
 
 EARLIER = 2  # sweeps that the store has
 THEIR_BUDGET = 2.0  # target runs

@@ -17,8 +17,10 @@ from pathlib import Path
 import numpy as np
 from table import DIVERGED_NATS, KNOWN_GRIDS, Cell, read_cells
 
-from skytrain.tuning import LAWS, Priors, Problem, Rung
+from skytrain.tuning import Problem, Rung
 from skytrain.tuning.curve import RungLosses, Shapes, places_from, u_shape
+from skytrain.tuning.laws import LAWS
+from skytrain.tuning.problem import Priors
 
 HERE = Path(__file__).parent
 LEAST = 3  # cells with a minimum of their own

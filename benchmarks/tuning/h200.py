@@ -44,23 +44,19 @@ from skytrain.tuning import (
     HourlyPrice,
     Ledger,
     Observation,
-    Priors,
     Problem,
-    RungCurve,
     RungShape,
     StepEstimate,
-    SweepSetup,
     SweepStore,
     Trial,
     TrialResult,
-    all_strategies,
-    find_strategy,
-    fit_jointly,
-    make_problem,
-    run_sweep,
-    target_shape,
-    trial_shapes,
 )
+from skytrain.tuning.driver import SweepSetup, run_sweep
+from skytrain.tuning.joint import RungCurve, fit_jointly
+from skytrain.tuning.problem import Priors
+from skytrain.tuning.setting_up import make_problem
+from skytrain.tuning.strategies.registry import all_strategies, find_strategy
+from skytrain.tuning.trials import target_shape, trial_shapes
 
 USD_PER_HOUR = 3.6  # a tenth of a cent a second
 BUDGETS = (1.0, 2.0, 4.0, 8.0)  # search budgets in target runs

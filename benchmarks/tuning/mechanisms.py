@@ -24,7 +24,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from table import Cell, cell_of
 
-from skytrain.tuning import Rung, law_named
+from skytrain.tuning import Rung
+from skytrain.tuning.laws import law_named
 
 FAMILIES = 4  # of each kind
 SEED = 20261118

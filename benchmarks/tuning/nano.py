@@ -36,21 +36,11 @@ from skytrain.config import Config, DecoderConfig, SkytrainError, compose
 from skytrain.runs import Silent
 from skytrain.storage import open_store
 from skytrain.tokens import find_training_data
-from skytrain.tuning import (
-    Answer,
-    HourlyPrice,
-    Observation,
-    Problem,
-    Rung,
-    RungShape,
-    Search,
-    SweepStore,
-    Trial,
-    find_strategy,
-    make_problem,
-    target_shape,
-    trial_shapes,
-)
+from skytrain.tuning import HourlyPrice, Observation, Problem, Rung, RungShape, SweepStore, Trial
+from skytrain.tuning.problem import Answer, Search
+from skytrain.tuning.setting_up import make_problem
+from skytrain.tuning.strategies.registry import find_strategy
+from skytrain.tuning.trials import target_shape, trial_shapes
 
 TEXT_BYTES = 3_000_000
 WORDS = (

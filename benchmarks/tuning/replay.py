@@ -34,18 +34,11 @@ from mechanisms import MECHANISMS, mechanism_cells
 from table import KNOWN_GRIDS, NEW_GRIDS, Cell, fit_law, read_cells
 from worlds import WORLDS, world_cells
 
-from skytrain.tuning import (
-    Answer,
-    Observation,
-    Priors,
-    Problem,
-    Search,
-    Strategy,
-    combined_law,
-    find_strategy,
-    priors_for,
-)
-from skytrain.tuning.laws import priors_around, width_free_priors
+from skytrain.tuning import Observation, Problem, combined_law
+from skytrain.tuning.laws import priors_around, priors_for, width_free_priors
+from skytrain.tuning.problem import Answer, Priors, Search
+from skytrain.tuning.strategies.base import Strategy
+from skytrain.tuning.strategies.registry import find_strategy
 
 HERE = Path(__file__).parent
 BUDGETS = (0.5, 1.0, 2.0, 4.0, 8.0)

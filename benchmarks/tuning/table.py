@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from skytrain.tuning import BatchAware, Rung
+from skytrain.tuning import Rung
+from skytrain.tuning.laws import BatchAware
 
 DIVERGED_NATS = 1.0
 AROUND = 1.3  # ln: the rates that a cell's optimum is read from
@@ -111,7 +112,7 @@ def _read_grid(found: dict[str, Any]) -> list[Cell]:
     """Return a grid's cells: the mean of the seeds, at the mean of the seconds as dollars."""
     from h200 import configured
 
-    from skytrain.tuning import target_shape, trial_shapes
+    from skytrain.tuning.trials import target_shape, trial_shapes
 
     config = configured("/nowhere", found["target"], found["small"])
     shapes = {one.name: one for one in (*trial_shapes(config), target_shape(config))}

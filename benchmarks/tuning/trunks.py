@@ -23,7 +23,10 @@ import numpy as np
 from replay import BUDGETS, Case, Group, cases, groups, made_up, p90
 from table import Cell
 
-from skytrain.tuning import Observation, Priors, Problem, Search, Strategy, find_strategy
+from skytrain.tuning import Observation, Problem
+from skytrain.tuning.problem import Priors, Search
+from skytrain.tuning.strategies.base import Strategy
+from skytrain.tuning.strategies.registry import find_strategy
 
 PLATEAU = 0.8  # of a run, before it decays: the default of lr_schedule=wsd
 KINDS = ("without", "charged", "known")

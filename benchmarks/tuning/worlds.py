@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 from table import Cell, cell_of
 
-from skytrain.tuning import Rung, law_named
+from skytrain.tuning import Rung
+from skytrain.tuning.laws import law_named
 
 FAMILIES = 3  # of one kind in a draw
 DIVERGED = 3.0  # nats above the best, of a run that diverged

@@ -10,12 +10,13 @@ from skytrain.checkpoints import (
     SaveFailed,
     committed_steps,
     open_checkpoint,
+    open_deepspeed,
     prune,
     step_key,
     write_validation,
 )
 from skytrain.checkpoints.commits import commit
-from skytrain.checkpoints.deepspeed import cache_of, open_deepspeed
+from skytrain.checkpoints.deepspeed import cache_of
 from skytrain.checkpoints.errors import DamagedCheckpoint, TakenOver
 from skytrain.checkpoints.manifest import DEEPSPEED, CheckpointManifest
 from skytrain.runs import claim_attempt, record_resume

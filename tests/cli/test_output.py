@@ -19,7 +19,7 @@ from skytrain.cli.output import drawn_output, tell, visible_output
 from skytrain.config import compose
 from skytrain.pipelines.data import marked
 from skytrain.targets import Finding, ReadyJob
-from skytrain.tokens.inspection import Sample
+from skytrain.tokens import Sample
 
 HOSTILE = "\x1b]0;owned\x07"
 

@@ -9,8 +9,10 @@ import pytest
 from skytrain.cli.tune import _answer_text, run_command
 from skytrain.config import ConfigError, compose
 from skytrain.pipelines.tune import TunedSweep
-from skytrain.tuning import Answer, Conclusion, Problem, Rung, priors_for, sweep_name
+from skytrain.tuning import Conclusion, Problem, Rung, sweep_name
 from skytrain.tuning.conclusions import SweepMoney
+from skytrain.tuning.laws import priors_for
+from skytrain.tuning.problem import Answer
 
 
 def test_the_final_run_is_limited_to_its_reserve_at_the_price_of_the_sweep():

@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import ConfigError, Device, Mesh, Setup, check_job, compose, resolve_mesh
-from skytrain.config.capabilities import RULES, broken_rule, capability_table, fused_problem
-from skytrain.config.mesh import assumed_mesh
+from skytrain.config import (
+    ConfigError,
+    Device,
+    Mesh,
+    Setup,
+    assumed_mesh,
+    check_job,
+    compose,
+    fused_problem,
+    resolve_mesh,
+)
+from skytrain.config.capabilities import RULES, broken_rule, capability_table
 from skytrain.models import check_mesh, compose_model
 from skytrain.parallel import problem_of
 

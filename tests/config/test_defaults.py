@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from skytrain.config import (
+    BEFORE,
     GROUPS,
     Config,
     ConfigError,
@@ -21,7 +22,6 @@ from skytrain.config import (
 )
 from skytrain.config.group_files import base_files, file_settings
 from skytrain.config.schema import fields_of
-from skytrain.config.upgrades import BEFORE
 from skytrain.runs import plain
 
 GROUP_FOLDER = Path(schema.__file__).parents[1] / "groups"

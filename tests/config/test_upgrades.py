@@ -2,7 +2,7 @@
 
 import json
 
-from skytrain.config.upgrades import BEFORE
+from skytrain.config import BEFORE
 
 
 def test_what_an_old_record_means_is_what_a_new_one_says() -> None:

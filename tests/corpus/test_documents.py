@@ -11,8 +11,7 @@ import pytest
 from tests.support.corpora import read_corpus
 
 from skytrain.config import SkytrainError, compose
-from skytrain.corpus import Document, corpus_version, recipe_hash, write_corpus
-from skytrain.corpus.manifest import open_corpus
+from skytrain.corpus import Document, corpus_version, open_corpus, recipe_hash, write_corpus
 from skytrain.storage import Store, open_store
 
 DATA = compose(

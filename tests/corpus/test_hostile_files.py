@@ -14,14 +14,13 @@ import pytest
 from pyarrow import parquet
 
 from skytrain.config import SkytrainError
-from skytrain.corpus import files
-from skytrain.corpus.documents import BadRecord, Document
+from skytrain.corpus import BadRecord, Document, files
 from skytrain.corpus.sources.jsonl import JsonLines
 from skytrain.corpus.sources.tables import CsvFiles, ParquetFiles
 from skytrain.corpus.sources.text import TextFiles
 from skytrain.corpus.sources.warc import WebArchive
 from skytrain.evaluation.tasks.records import _loaded
-from skytrain.merging.provenance import MERGE_FILE, read_folder_provenance
+from skytrain.merging import MERGE_FILE, read_folder_provenance
 from skytrain.tokens import foreign
 
 

@@ -18,8 +18,7 @@ from skytrain.config import ConfigError, SkytrainError, compose, make
 from skytrain.corpus import Document, chunks, write_corpus
 from skytrain.corpus.sources import AddressLists, addresses
 from skytrain.storage import StoreError, open_store
-from skytrain.tokens import split_of
-from skytrain.tokens.shards import Split
+from skytrain.tokens import Split, split_of
 
 
 def lines(*records: object) -> bytes:

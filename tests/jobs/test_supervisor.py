@@ -13,8 +13,16 @@ from pathlib import Path
 import pytest
 
 from skytrain.config import EXIT_CODES, UNCOMMITTED, SkytrainError, StoreConfig, compose
-from skytrain.jobs import ClaimedAttempt, ProcessLayout, Supervision, choose_processes, count_gpus, supervisor as module
-from skytrain.jobs.early_signals import handle_early_signals, handle_interrupts
+from skytrain.jobs import (
+    ClaimedAttempt,
+    ProcessLayout,
+    Supervision,
+    choose_processes,
+    count_gpus,
+    handle_early_signals,
+    handle_interrupts,
+    supervisor as module,
+)
 from skytrain.jobs.lifeline import lives
 from skytrain.jobs.nodes import NoRendezvous
 from skytrain.jobs.processes import descendants, supervised_by

@@ -12,7 +12,7 @@ import pytest
 
 from skytrain.config import ConfigError, SkytrainError
 from skytrain.export import files_of, read_dtype
-from skytrain.models.safetensors_header import read_headers
+from skytrain.models import read_headers
 from skytrain.serving import open_served
 from skytrain.storage import DamagedRecord
 

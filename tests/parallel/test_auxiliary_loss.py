@@ -12,8 +12,7 @@ from benchmarks.parallel.equivalence import GRADIENT, Outcome, train
 from benchmarks.parallel.processes import run_ranks
 from torch import Tensor, nn
 
-from skytrain.models import decoder
-from skytrain.models.decoder import Decoder
+from skytrain.models import Decoder, decoder
 
 
 class RoutedBlock(decoder.Block):
@@ -97,7 +96,7 @@ def test_a_block_with_an_auxiliary_loss_trains_on_every_mesh_as_on_one_process(c
 
 
 def test_a_model_without_one_returns_plain_tensors():
-    from skytrain.config.composition import compose
+    from skytrain.config import compose
     from skytrain.models import build_model
 
     model = build_model(compose([*MODELS["llama"], *DECODER, *SIZE]).config.model, seed=0)

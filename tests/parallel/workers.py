@@ -20,7 +20,8 @@ from skytrain.models import build_model
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent, read_metrics
 from skytrain.storage import open_store
-from skytrain.training import CausalLM, Optimization, make_trainer, outline, plan_training
+from skytrain.training import CausalLM, make_trainer, outline, plan_training
+from skytrain.training.step import Optimization
 from tests.support.tiny import tiny_config
 
 SMALL = (

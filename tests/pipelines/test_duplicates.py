@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 
 from skytrain.cli.main import app
 from skytrain.config import NearDedupConfig, SkytrainError, compose
-from skytrain.corpus import proposal_probability
-from skytrain.corpus.versions import recipe_hash
+from skytrain.corpus import proposal_probability, recipe_hash
 from skytrain.pipelines.duplicates import read_labels
 from tests.corpus.reference import jaccard, shingles
 

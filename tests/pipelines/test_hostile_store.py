@@ -20,14 +20,16 @@ from typing import Any
 import pytest
 
 import skytrain
-from skytrain.aws.training_image import RECORD, pushed_image
+from skytrain.aws import pushed_image
+from skytrain.aws.training_image import RECORD
 from skytrain.checkpoints import commits, find_run
 from skytrain.config import Config, SkytrainError, compose, visible
+from skytrain.corpus import CorpusManifest, find_corpus_by_name, open_corpus
 from skytrain.corpus.chunks import read_head
-from skytrain.corpus.manifest import CorpusManifest, CorpusPart, find_corpus_by_name, open_corpus
+from skytrain.corpus.manifest import CorpusPart
 from skytrain.evaluation.ensemble import read_ensemble
-from skytrain.jobs.rendezvous import list_meeting, read_generation
-from skytrain.merging.provenance import read_provenance
+from skytrain.jobs import list_meeting, read_generation
+from skytrain.merging import read_provenance
 from skytrain.pipelines.best import own_runs
 from skytrain.pipelines.costs import costs
 from skytrain.pipelines.dashboard import StoreWatch
@@ -37,14 +39,16 @@ from skytrain.pipelines.report import _scores, compare, report
 from skytrain.pipelines.runs import list_entries, rename_run
 from skytrain.pipelines.status import overview
 from skytrain.pipelines.train import train
-from skytrain.planning.plan_file import read_plan
+from skytrain.planning import read_plan
 from skytrain.runs import (
+    Count,
     LaunchedGroup,
     LaunchRecord,
     LogSelection,
     RunLogs,
     Silent,
     check_not_renamed,
+    last_metrics,
     launches_of,
     list_runs,
     load_run,
@@ -58,17 +62,17 @@ from skytrain.runs import (
     read_spend,
     read_stop,
 )
-from skytrain.runs.meter import Count, final_counts
-from skytrain.runs.metrics import last_metrics
-from skytrain.storage import DamagedRecord, Store, open_store
-from skytrain.storage.staged import find_staged, read_staged
+from skytrain.runs.meter import final_counts
+from skytrain.storage import DamagedRecord, Store, open_store, read_staged
+from skytrain.storage.staged import find_staged
 from skytrain.targets.leftovers import _active_runs
 from skytrain.targets.run_view import RunWatch
+from skytrain.tokens import find_manifest
 from skytrain.tokens.chat import BadChat, ChatTemplate
-from skytrain.tokens.manifest import find_manifest
 from skytrain.tokens.tokenizers import _find_id
+from skytrain.tuning import trial_run
 from skytrain.tuning.hosts import live_sessions
-from skytrain.tuning.sweeps import find_sweep, trial_run
+from skytrain.tuning.sweeps import find_sweep
 from tests.support.moto_account import local_credentials, moto_account
 from tests.support.tiny import TINY, tiny_config
 

@@ -23,9 +23,8 @@ from skytrain.planning import PlanRequest
 from skytrain.runs import Silent
 from skytrain.storage import DamagedRecord, Store, open_store
 from skytrain.storage.staged import find_staged
-from skytrain.targets import Trials, find_inputs
+from skytrain.targets import Trials, compose_plan, find_inputs, plan_run
 from skytrain.targets.inputs import MissingInput
-from skytrain.targets.plans import compose_plan, plan_run
 from tests.support.hf_tokenizers import make_tokenizer_folder
 from tests.support.hub_server import COMMIT, PublishedModel, download_hub
 from tests.targets.conftest import use_store

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from skytrain.checkpoints import committed_steps
-from skytrain.jobs.lifeline import identify
+from skytrain.jobs import identify
 from skytrain.jobs.processes import descendants
 from skytrain.jobs.supervisor import remove_abandoned_folders
 from skytrain.runs import attempt_numbers, load_run, read_metrics, read_outcome, read_spend

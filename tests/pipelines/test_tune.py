@@ -16,20 +16,11 @@ from skytrain.pipelines.train import train
 from skytrain.pipelines.tune import tune
 from skytrain.runs import Silent, load_run, read_metrics
 from skytrain.storage import open_store
-from skytrain.tuning import (
-    HourlyPrice,
-    Ledger,
-    SweepStore,
-    Trial,
-    compare_sweeps,
-    plan_sweep,
-    target_shape,
-    trial_config,
-    trial_shapes,
-)
+from skytrain.tuning import HourlyPrice, Ledger, SweepStore, Trial, compare_sweeps, plan_sweep, trial_config
 from skytrain.tuning.costs import priced_problem
 from skytrain.tuning.ledger import BudgetError
 from skytrain.tuning.sweeps import Decision
+from skytrain.tuning.trials import target_shape, trial_shapes
 from tests.support.tiny import tiny_config
 
 pytestmark = pytest.mark.usefixtures("young_process")

@@ -10,6 +10,7 @@ import pytest
 
 from skytrain.config import Config, SkytrainError, compose
 from skytrain.planning import (
+    LONGEST_HOURS,
     Measurement,
     Mesh,
     Node,
@@ -27,12 +28,11 @@ from skytrain.planning import (
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.host import host_bytes
 from skytrain.planning.memory import TrainingJob, path_of
-from skytrain.planning.offers import LONGEST_HOURS, node_counts, place
+from skytrain.planning.offers import node_counts, place
 from skytrain.planning.search import NoPlacement
 from skytrain.planning.throughput import step_time
 from skytrain.report import offers_legend
-from skytrain.targets import Trials, compose_plan, plan_run, plan_tokens
-from skytrain.targets.plans import planned_workload
+from skytrain.targets import Trials, compose_plan, plan_run, plan_tokens, planned_workload
 
 CATALOG = packaged_catalog()
 GPT2 = ["model=gpt2-124m", "trainer.steps=4725", "trainer.precision=bf16-mixed"]

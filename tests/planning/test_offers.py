@@ -9,6 +9,9 @@ import pytest
 
 from skytrain.config import Config, SkytrainError, compose
 from skytrain.planning import (
+    BESIROGLU,
+    HOFFMANN,
+    Catalog,
     Offer,
     PlanRequest,
     choose,
@@ -20,10 +23,9 @@ from skytrain.planning import (
     refuse,
     workload_of,
 )
-from skytrain.planning.catalog import Catalog, Price, packaged_catalog
+from skytrain.planning.catalog import Price, packaged_catalog
 from skytrain.planning.costs import RunWork, estimate
 from skytrain.planning.experiments import PlannedTrial, cost_trial
-from skytrain.planning.loss_laws import BESIROGLU, HOFFMANN
 from skytrain.planning.plan_making import train_overrides
 from skytrain.planning.tokens import tokens_for_budget
 from skytrain.report import offers_table, prices_note

@@ -11,6 +11,8 @@ from hypothesis import given, settings, strategies as st
 from skytrain.config import Config, SkytrainError, compose
 from skytrain.parallel import laid_out, problem_of
 from skytrain.planning import (
+    Catalog,
+    Machines,
     Node,
     Offer,
     Offering,
@@ -18,6 +20,7 @@ from skytrain.planning import (
     PlanRequest,
     Workload,
     at_most,
+    best_placement,
     best_purchase,
     choose,
     find_offers,
@@ -26,18 +29,9 @@ from skytrain.planning import (
     work_of,
     workload_of,
 )
-from skytrain.planning.catalog import Catalog, packaged_catalog
+from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.host import disk_problem, host_problem
-from skytrain.planning.search import (
-    SIMPLER,
-    TIGHT,
-    Fixed,
-    Machines,
-    _parts,
-    best_placement,
-    meshes,
-    most_tokens_laid_out,
-)
+from skytrain.planning.search import SIMPLER, TIGHT, Fixed, _parts, meshes, most_tokens_laid_out
 from skytrain.planning.throughput import most_tokens_per_s, tokens_per_step
 from skytrain.planning.tokens import tokens_for_budget
 

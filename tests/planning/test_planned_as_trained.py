@@ -15,8 +15,7 @@ from skytrain.planning.memory import in_flight
 from skytrain.planning.offers import place
 from skytrain.planning.plan_making import train_overrides
 from skytrain.planning.search import NoPlacement
-from skytrain.targets import compose_plan
-from skytrain.targets.plans import planned_workload
+from skytrain.targets import compose_plan, planned_workload
 
 CATALOG = packaged_catalog()
 PRESETS = [name for name in get_args(get_type_hints(ParallelConfig)["name"]) if name not in ("auto", "single")]

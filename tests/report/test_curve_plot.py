@@ -7,10 +7,8 @@ from typer.testing import CliRunner
 
 from skytrain.cli.main import app
 from skytrain.config import BatchSizes
-from skytrain.report import png_of
+from skytrain.report import RunCurves, curves_of, curves_svg, png_of
 from skytrain.report.axes import Plot, PlotLayer
-from skytrain.report.curve_plot import curves_svg
-from skytrain.report.curves import RunCurves, curves_of
 from skytrain.runs import MetricsWriter, RunStatus, claim_attempt, create_run, new_record
 from skytrain.storage import open_store
 from tests.support.tiny import tiny_config

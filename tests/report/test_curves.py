@@ -6,8 +6,8 @@ import math
 import numpy as np
 
 from skytrain.config import BatchSizes
-from skytrain.report.curves import BUCKETS, RunCurves, curves_of, page_data, shown_metrics, thinned_curve
-from skytrain.report.dashboard_page import dashboard_data
+from skytrain.report import RunCurves, curves_of, dashboard_data, page_data, shown_metrics
+from skytrain.report.curves import BUCKETS, thinned_curve
 from skytrain.report.page import html_data, html_page
 from skytrain.runs import RunStatus
 from skytrain.tuning import SweepStatus

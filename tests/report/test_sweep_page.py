@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 import numpy as np
 
 from skytrain.report import SweepReport, sweep_html, sweep_plots
-from skytrain.tuning import Answer, Observation, OtherAnswer, Trial
+from skytrain.tuning import Observation, OtherAnswer, Trial
 from skytrain.tuning.conclusions import SweepMoney, conclusion_of, fitted_curves
+from skytrain.tuning.problem import Answer
 from tests.tuning.simulated import Truth, loss_of, make_problem
 
 

@@ -4,6 +4,7 @@ from skytrain.config import SkytrainError, compose
 from skytrain.runs import (
     MetricsWriter,
     Start,
+    check_run_name,
     claim_attempt,
     config_changes,
     list_runs,
@@ -16,7 +17,6 @@ from skytrain.runs import (
     run_name,
     save_run,
 )
-from skytrain.runs.record import check_run_name
 from skytrain.storage import open_store
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pytest
 
-from skytrain.checkpoints.commits import committed_steps
+from skytrain.checkpoints import committed_steps
 from skytrain.runs import launches_of
 from tests.simulation.schedules import delete_launches, end_machines, random_world, stop
 from tests.simulation.world import RUN, Chaos, World

@@ -22,14 +22,15 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from skytrain.aws import Call, CloudError, Ec2Instance, Notice
-from skytrain.checkpoints.commits import commit, committed, save_folder, step_key
-from skytrain.checkpoints.errors import CheckpointError, TakenOver
+from skytrain.checkpoints import CheckpointError, committed, step_key
+from skytrain.checkpoints.commits import commit, save_folder
+from skytrain.checkpoints.errors import TakenOver
 from skytrain.checkpoints.manifest import CheckpointManifest, SavedFile
 from skytrain.config import EXIT_CODES, INTERRUPTED, SUPERSEDED, UNCOMMITTED, BudgetConfig, SkytrainError
-from skytrain.jobs import node, node_agent, rendezvous
+from skytrain.jobs import check_generation, node, node_agent, rendezvous
 from skytrain.jobs.generations import JobGeneration
 from skytrain.jobs.node_agent import NodeAgent
-from skytrain.jobs.rendezvous import GenerationOver, check_generation
+from skytrain.jobs.rendezvous import GenerationOver
 from skytrain.planning import Budget
 from skytrain.runs import (
     HostSpends,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from skytrain.config import Config
 from skytrain.corpus import recipe_hash
 from skytrain.storage import Store
-from skytrain.tokens import Manifest, tokens_folder
-from skytrain.tokens.manifest import Shard, TokenizerFacts
+from skytrain.tokens import Manifest, Shard, tokens_folder
+from skytrain.tokens.manifest import TokenizerFacts
 
 
 def store_manifests(store: Store, config: Config) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from skytrain.aws import AwsSession
 from skytrain.aws.machine_images import image_parameter
-from skytrain.config import CloudConfig, compose
-from skytrain.config.schema import MachineRolesConfig, RolesConfig, SubnetsConfig
+from skytrain.config import CloudConfig, MachineRolesConfig, compose
+from skytrain.config.schema import RolesConfig, SubnetsConfig
 from skytrain.planning import Plan
 from skytrain.planning.images import BASE_LINE
 from skytrain.targets import Preflight

@@ -43,19 +43,12 @@ from skytrain.runs import (
 )
 from skytrain.storage import AccessDenied, DamagedRecord, Retry, StoreUnreachable, open_store
 from skytrain.storage.folder import FolderStore
-from skytrain.targets import account_state
+from skytrain.targets import account_state, stop_whole_sweep
 from skytrain.targets.account import machines_of
 from skytrain.targets.jobs import group_name
 from skytrain.targets.leftovers import delete_garbage, find_garbage
 from skytrain.targets.shell import choose_machine
-from skytrain.targets.stopping import (
-    StoppedRun,
-    end_machines,
-    stop,
-    stop_calls,
-    stop_whole_sweep,
-    stop_with_machines,
-)
+from skytrain.targets.stopping import StoppedRun, end_machines, stop, stop_calls, stop_with_machines
 from skytrain.tuning import Ledger, find_sweep_status
 from tests.support.actions import COMMAND_ACTIONS
 from tests.support.tiny import tiny_config

@@ -11,8 +11,8 @@ from skytrain.cli.screen import follow_launch
 from skytrain.config import compose
 from skytrain.jobs import generation_key
 from skytrain.report import view_line, view_rows
-from skytrain.runs import LaunchRecord, Silent, launches_of, read_spend
-from skytrain.runs.launches import _body, launch_key
+from skytrain.runs import LaunchRecord, Silent, launch_key, launches_of, read_spend
+from skytrain.runs.launches import _body
 from skytrain.storage import Store
 from skytrain.targets import RunFollower, RunView, follow as following
 from skytrain.targets.ec2.launch import start_launch

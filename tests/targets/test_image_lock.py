@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from skytrain.aws import read_lock, render_manifests, resolve_lock, tag_digest, write_lock
-from skytrain.aws.image_lock import LockedImage
+from skytrain.aws import LockedImage, read_lock, render_manifests, resolve_lock, tag_digest, write_lock
 from skytrain.aws.registry import RegistryError
 from skytrain.cli.main import app
 from skytrain.config import SkytrainError

@@ -21,11 +21,10 @@ from skytrain.pipelines.train import train
 from skytrain.planning import PlanRequest, load_catalog
 from skytrain.runs import Silent, create_run, new_record
 from skytrain.storage import Store, open_store
-from skytrain.targets import Preflight, Trials, find_inputs, run_checks
+from skytrain.targets import Preflight, Trials, compose_plan, find_inputs, plan_run, run_checks
 from skytrain.targets.ec2.requests import network_interfaces
 from skytrain.targets.emr.checks import spark_job_checks
 from skytrain.targets.inputs import LostCheckpoint, MissingInput
-from skytrain.targets.plans import compose_plan, plan_run
 from tests.support.tiny import tiny_config
 from tests.support.token_manifests import store_manifests
 

@@ -25,8 +25,8 @@ from skytrain.planning import read_plan, write_plan
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.runs import launches_of, read_spend, stopped_key
 from skytrain.storage import Store, open_store
-from skytrain.targets import bundle as bundles
-from skytrain.targets.bundle import config_files, packed
+from skytrain.targets import bundle as bundles, config_files
+from skytrain.targets.bundle import packed
 from skytrain.targets.ec2.machines import set_size
 from skytrain.targets.ec2.target import Ec2Launcher
 from skytrain.tuning import sweep_spent_usd

@@ -30,12 +30,11 @@ from skytrain.runs import (
     write_pipeline,
 )
 from skytrain.storage import open_store
-from skytrain.targets import find_status, ledger_rows
+from skytrain.targets import PlannedJob, find_status, ledger_rows
 from skytrain.targets.account import machines_of
 from skytrain.targets.ec2.launch import PreparedLaunch, prepare_stages, start_launch
 from skytrain.targets.ec2.machines import Ec2Machines, set_size
 from skytrain.targets.ec2.target import Ec2Launcher
-from skytrain.targets.plans import PlannedJob
 from skytrain.targets.stopping import stop
 
 from .conftest import StubbedSession, use_session

@@ -22,7 +22,7 @@ from skytrain.planning import Budget, Spending, young_daly_seconds
 from skytrain.runs import claim_attempt, record_resume, write_outcome
 from skytrain.storage import AccessDenied, StoreError, StoreUnreachable, open_store
 from skytrain.storage.folder import FolderStore
-from skytrain.training import CausalLM, Optimization, checkpointing, make_trainer, outline, plan_training
+from skytrain.training import CausalLM, checkpointing, make_trainer, outline, plan_training
 from skytrain.training.checkpointing import (
     Checkpoints,
     SavePolicy,
@@ -30,6 +30,7 @@ from skytrain.training.checkpointing import (
     seconds_between_interruptions,
 )
 from skytrain.training.random_state import RandomState, random_state, restore_random_state
+from skytrain.training.step import Optimization
 from tests.support.tiny import ONE_LAYER
 
 # A batch is one micro-batch of two sequences.

@@ -7,9 +7,10 @@ from torch import nn
 
 from skytrain.config import SkytrainError, compose
 from skytrain.models import build_model
-from skytrain.training import CausalLM, Optimization
+from skytrain.training import CausalLM
 from skytrain.training.guard import Guard, make_guard
 from skytrain.training.memory import apply_memory_settings
+from skytrain.training.step import Optimization
 from tests.support.tiny import ONE_LAYER
 
 TINY = (*ONE_LAYER, "trainer.batch_tokens=16")

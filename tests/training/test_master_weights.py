@@ -9,9 +9,9 @@ from torch import nn
 
 from skytrain.config import ConfigError, compose
 from skytrain.models import build_model
-from skytrain.training import CausalLM, Optimization, make_optimizer
+from skytrain.training import CausalLM, make_optimizer
 from skytrain.training.master_weights import MasterWeights
-from skytrain.training.step import may_fuse
+from skytrain.training.step import Optimization, may_fuse
 from tests.support.tiny import ONE_LAYER
 
 

@@ -28,7 +28,7 @@ def record(mode: Mode) -> tuple[list[str], int]:
     """Train a few steps; return the parts of the last one in the order in which they ended, and its micro-batches."""
     from torch.utils.data import DataLoader
 
-    from skytrain.config.composition import compose
+    from skytrain.config import compose
     from skytrain.jobs import Ranks
     from skytrain.runs import Meter
     from skytrain.storage import open_store

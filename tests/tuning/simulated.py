@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from skytrain.storage import Store
-from skytrain.tuning import Priors, Problem, Rung, Trial, TrialResult
+from skytrain.tuning import Problem, Rung, Trial, TrialResult
 from skytrain.tuning.curve import u_shape
+from skytrain.tuning.problem import Priors
 
 
 class Killed(BaseException):

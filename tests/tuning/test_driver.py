@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from skytrain.storage import open_store
-from skytrain.tuning import Ledger, Observation, SweepSetup, SweepStore, Trial, find_strategy, run_sweep
+from skytrain.tuning import Ledger, Observation, SweepStore, Trial
 from skytrain.tuning.conclusions import SweepMoney, conclusion_of, other_answers
-from skytrain.tuning.driver import begin_sweep, read_state, run_trial, search_of, take
+from skytrain.tuning.driver import SweepSetup, begin_sweep, read_state, run_sweep, run_trial, search_of, take
 from skytrain.tuning.ledger import BudgetError
 from skytrain.tuning.strategies.base import size_rungs
+from skytrain.tuning.strategies.registry import find_strategy
 from skytrain.tuning.sweeps import Decision
 from tests.tuning.simulated import FailingStore, Killed, SimulatedRunner, Truth, make_problem
 

@@ -11,23 +11,14 @@ import pytest
 
 from skytrain.config import compose
 from skytrain.storage import DamagedRecord, open_store
-from skytrain.tuning import (
-    Answer,
-    EarlierSweep,
-    Observation,
-    Search,
-    SweepStore,
-    Trial,
-    find_strategy,
-    fit_jointly,
-    make_problem,
-    target_shape,
-    trial_shapes,
-    with_earlier,
-)
-from skytrain.tuning.earlier import find_earlier, recorded_earlier
-from skytrain.tuning.setting_up import sweep_name, sweep_spec
+from skytrain.tuning import Observation, SweepStore, Trial, sweep_name
+from skytrain.tuning.earlier import EarlierSweep, find_earlier, recorded_earlier, with_earlier
+from skytrain.tuning.joint import fit_jointly
+from skytrain.tuning.problem import Answer, Search
+from skytrain.tuning.setting_up import make_problem, sweep_spec
+from skytrain.tuning.strategies.registry import find_strategy
 from skytrain.tuning.sweeps import Decision
+from skytrain.tuning.trials import target_shape, trial_shapes
 from tests.tuning import simulated
 from tests.tuning.simulated import Truth, loss_of
 

@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from skytrain.tuning import Observation, Priors, Problem, Rung, Trial, fit_jointly, priors_for
+from skytrain.tuning import Observation, Problem, Rung, Trial
 from skytrain.tuning.curve import SKEWS, u_shape
-from skytrain.tuning.laws import centred_law
+from skytrain.tuning.joint import fit_jointly
+from skytrain.tuning.laws import centred_law, priors_for
+from skytrain.tuning.problem import Priors
 from tests.tuning.simulated import Truth, loss_of, make_problem
 
 RATES = (0.5, 0.71, 1.0, 1.41, 2.0)

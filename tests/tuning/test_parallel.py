@@ -14,11 +14,12 @@ import pytest
 
 from skytrain.config import ConfigError, compose
 from skytrain.storage import open_store
-from skytrain.tuning import HourlyPrice, Ledger, SweepSetup, SweepStore, Trial, TrialResult, TuneSession, find_strategy
-from skytrain.tuning.driver import begin_sweep, conclude, finish, limit_of, take
+from skytrain.tuning import HourlyPrice, Ledger, SweepStore, Trial, TrialResult, TuneSession
+from skytrain.tuning.driver import SweepSetup, begin_sweep, conclude, finish, limit_of, take
 from skytrain.tuning.hosts import SweepHost
 from skytrain.tuning.ledger import BudgetError
 from skytrain.tuning.slots import check_slots
+from skytrain.tuning.strategies.registry import find_strategy
 from skytrain.tuning.sweeps import Decision, SweepState
 from tests.tuning.simulated import FailingStore, Killed, SimulatedRunner, Truth, loss_of, make_problem
 

@@ -13,13 +13,14 @@ import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.storage import open_store
-from skytrain.tuning import Observation, Search, SweepStore, Trial, all_strategies, find_strategy
+from skytrain.tuning import Observation, SweepStore, Trial
 from skytrain.tuning.fits import fit_all
-from skytrain.tuning.problem import Answer
+from skytrain.tuning.problem import Answer, Search
 from skytrain.tuning.rehearsal import rehearse
 from skytrain.tuning.strategies.base import horizon_rungs, size_rungs
 from skytrain.tuning.strategies.halving import counts
 from skytrain.tuning.strategies.hyperband import bracket_rates, table
+from skytrain.tuning.strategies.registry import all_strategies, find_strategy
 from tests.tuning.simulated import Truth, loss_of, make_problem
 
 TRUTH = Truth()

@@ -8,26 +8,12 @@ from dataclasses import replace
 import pytest
 
 from skytrain.config import compose, total_steps
-from skytrain.tuning import (
-    LAWS,
-    HourlyPrice,
-    Observation,
-    Problem,
-    Rung,
-    Search,
-    StepEstimate,
-    Trial,
-    combined_law,
-    find_strategy,
-    make_problem,
-    priors_for,
-    target_shape,
-    trial_config,
-    trial_shapes,
-)
-from skytrain.tuning.laws import width_free_priors
-from skytrain.tuning.problem import nats_per_log_token
-from skytrain.tuning.trials import at_value, resized
+from skytrain.tuning import HourlyPrice, Observation, Problem, Rung, StepEstimate, Trial, combined_law, trial_config
+from skytrain.tuning.laws import LAWS, priors_for, width_free_priors
+from skytrain.tuning.problem import Search, nats_per_log_token
+from skytrain.tuning.setting_up import make_problem
+from skytrain.tuning.strategies.registry import find_strategy
+from skytrain.tuning.trials import at_value, resized, target_shape, trial_shapes
 
 
 @pytest.fixture(scope="module")

@@ -24,4 +24,4 @@ from .opening import open_data as open_data, open_run as open_run
 from .optimizers import make_optimizer as make_optimizer
 from .resolution import TrainRequest as TrainRequest, resolve_settings as resolve_settings
 from .schedules import learning_rate as learning_rate
-from .step import CausalLM as CausalLM, Optimization as Optimization
+from .step import CausalLM as CausalLM
