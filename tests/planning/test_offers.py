@@ -14,6 +14,7 @@ from skytrain.planning import (
     Catalog,
     Offer,
     PlanRequest,
+    Price,
     choose,
     cost_sheet,
     explain,
@@ -23,7 +24,7 @@ from skytrain.planning import (
     refuse,
     workload_of,
 )
-from skytrain.planning.catalog import Price, packaged_catalog
+from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.costs import RunWork, estimate
 from skytrain.planning.experiments import PlannedTrial, cost_trial
 from skytrain.planning.plan_making import train_overrides

@@ -11,8 +11,8 @@ from skytrain.corpus import near
 from skytrain.corpus.dedup import HASHED
 from skytrain.corpus.minhash import MinHash
 from skytrain.pipelines.plan import plan_corpus
-from skytrain.planning import CorpusWork, PrepareWork, scratch_bytes_per_document
-from skytrain.planning.catalog import Price, packaged_catalog
+from skytrain.planning import CorpusWork, PrepareWork, Price, scratch_bytes_per_document
+from skytrain.planning.catalog import packaged_catalog
 from skytrain.report import corpus_lines
 from skytrain.targets.emr import costs
 from skytrain.targets.emr.costs import (

@@ -19,8 +19,8 @@ from skytrain.aws import Call, CloudError, PushedImage, record_image
 from skytrain.cli import screen
 from skytrain.cli.main import main
 from skytrain.config import compose
-from skytrain.planning import save_catalog
-from skytrain.planning.catalog import Price, packaged_catalog
+from skytrain.planning import Price, save_catalog
+from skytrain.planning.catalog import packaged_catalog
 from skytrain.runs import launches_of
 from skytrain.storage import open_store
 from skytrain.targets import limits as launch_limits

@@ -13,7 +13,6 @@ from statistics import median
 from ..config import Config, SkytrainError, batch_sizes, format_count, format_seconds, total_steps
 from ..planning import (
     EC2,
-    ClusterCosts,
     CorpusWork,
     PlanMaterial,
     PlanRequest,
@@ -29,7 +28,7 @@ from ..planning import (
     scratch_bytes_per_document,
 )
 from ..runs import Reporter
-from ..targets import Planned, built_in_targets, prepare_work, target_of
+from ..targets import ClusterCosts, Planned, built_in_targets, prepare_work, target_of
 from ..tuning import plan_sweep
 
 DEFAULT_REGION = "us-east-2"

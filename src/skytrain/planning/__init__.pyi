@@ -18,16 +18,11 @@ from .catalog import (
     STALE_DAYS as STALE_DAYS,
     Catalog as Catalog,
     Market as Market,
+    Price as Price,
     load_catalog as load_catalog,
     quota_code as quota_code,
     save_catalog as save_catalog,
     unit_prices as unit_prices,
-)
-from .cluster_costs import (
-    ClusterCosts as ClusterCosts,
-    ClusterMachines as ClusterMachines,
-    CostLine as CostLine,
-    price_cluster as price_cluster,
 )
 from .communication import Node as Node
 from .corpus_costs import (

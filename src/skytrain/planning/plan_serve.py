@@ -1,4 +1,4 @@
-"""A plan for `serve --target ec2`: one machine whose GPUs have room for the model, the cheapest of them."""
+"""The plan of an endpoint: one machine whose GPUs have room for the model, the cheapest of them."""
 
 from __future__ import annotations
 

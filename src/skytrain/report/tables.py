@@ -22,9 +22,7 @@ from ..planning import (
     STALE_DAYS,
     BestRow,
     Catalog,
-    ClusterCosts,
     CorpusWork,
-    CostLine,
     CostSheet,
     CpuMachine,
     LossLaw,
@@ -43,7 +41,7 @@ from ..planning import (
     usable_bytes,
 )
 from ..runs import RunStatus
-from ..targets import LAUNCHED, AccountState, NodeView, RunView
+from ..targets import LAUNCHED, AccountState, ClusterCosts, CostLine, NodeView, RunView
 from ..tuning import Observation, SweepStatus
 from .terminal import metric_curve, score_text
 

@@ -2,7 +2,14 @@ from .account import (
     AccountState as AccountState,
     account_state as account_state,
 )
-from .base import LaunchRequest as LaunchRequest, LaunchTarget as LaunchTarget, ReadyJob as ReadyJob, RunJobs as RunJobs
+from .base import (
+    ClusterCosts as ClusterCosts,
+    CostLine as CostLine,
+    LaunchRequest as LaunchRequest,
+    LaunchTarget as LaunchTarget,
+    ReadyJob as ReadyJob,
+    RunJobs as RunJobs,
+)
 from .bundle import config_files as config_files
 from .checks import Check as Check, Finding as Finding, Preflight as Preflight, run_checks as run_checks
 from .eks.jobs import cluster_of as cluster_of

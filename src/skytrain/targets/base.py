@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ..config import Composed, Config, RecipeWeights, SkytrainError, format_seconds
+from ..planning import HOURS_PER_MONTH
 from ..runs import LaunchRecord, Reporter
 from ..storage import Store
 from .bundle import config_files
@@ -17,7 +18,7 @@ from .bundle import config_files
 if TYPE_CHECKING:
     from ..aws import AwsSession
     from ..jobs import NodeRequest, RentedMachines
-    from ..planning import Catalog, ClusterCosts, CorpusWork, JobKind, Offer, PreparationOption, Seller
+    from ..planning import Catalog, CorpusWork, JobKind, Offer, PreparationOption, Seller
     from .checks import Check, Finding, Preflight
     from .follow import RunEnd, RunFollower
     from .leftovers import GcRequest, Leftovers
@@ -171,6 +172,38 @@ class JobLog:
 
     lines: Sequence[str]
     ended: bool  # whether nothing will follow
+
+
+@dataclass(frozen=True)
+class CostLine:
+    """A part of an hourly bill."""
+
+    name: str
+    usd_per_hour: float
+    price_date: str
+    note: str
+
+
+@dataclass(frozen=True)
+class ClusterCosts:
+    """The hourly bill of a cluster around its machines."""
+
+    idle: tuple[CostLine, ...]
+    busy: tuple[CostLine, ...]  # in addition, while a run is active
+    savings: tuple[CostLine, ...]  # dollars per hour saved, each compared with the cluster without it
+
+    @property
+    def idle_usd_per_hour(self) -> float:
+        return sum(line.usd_per_hour for line in self.idle)
+
+    @property
+    def busy_usd_per_hour(self) -> float:
+        return self.idle_usd_per_hour + sum(line.usd_per_hour for line in self.busy)
+
+    def usd_per_month(self, busy_hours: float) -> float:
+        """Return the bill of a month in which runs are active for so many hours."""
+        added = self.busy_usd_per_hour - self.idle_usd_per_hour
+        return self.idle_usd_per_hour * HOURS_PER_MONTH + added * busy_hours
 
 
 class LaunchTarget(Protocol):

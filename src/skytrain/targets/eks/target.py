@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from ...aws import AwsSession, open_session
 from ...config import Config, SkytrainError, format_seconds, plural, variable
-from ...planning import EC2, ClusterCosts, ClusterMachines, Offer, load_catalog, price_cluster
+from ...planning import EC2, Offer, load_catalog
 from ...runs import Reporter
-from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, RunJobs, ShowRun
+from ..base import ClusterCosts, JobLog, LaunchRequest, LaunchTarget, ReadyJob, RunJobs, ShowRun
 from ..checks import Preflight, require
 from ..leftovers import GcRequest, Leftovers
 from ..plans import planned_job
@@ -19,6 +19,7 @@ from ..serving import ServingState
 from ..stopping import PlannedStop, StopResult, stop_with_jobs
 from .checks import CLUSTER_QUOTA, SPOT_ROLE
 from .cleanup import cluster_leftovers
+from .costs import ClusterMachines, price_cluster
 from .jobs import COLUMNS, active_eks_jobs, cluster_of, cluster_overrides, pod_log, pod_rows, remove_job, run_pods
 from .launch import EksLaunch, EksRequest, prepare_eks_launch, start_eks_launch, wait_for_pods
 from .requests import to_yaml

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .catalog import HOURS_PER_MONTH, Catalog, Market, UnitPrice, unit_prices
+from ...planning import Catalog, Market, Price, unit_prices
+from ..base import ClusterCosts, CostLine
 
 SYSTEM_TYPE = "m7i.large"
 SYSTEM_NODES = 2
@@ -25,14 +26,6 @@ WEEK_HOURS = 7 * 24
 
 
 @dataclass(frozen=True)
-class CostLine:
-    name: str
-    usd_per_hour: float
-    price_date: str
-    note: str
-
-
-@dataclass(frozen=True)
 class ClusterMachines:
     """The GPU nodes of the busy cluster."""
 
@@ -42,26 +35,6 @@ class ClusterMachines:
     region: str
 
 
-@dataclass(frozen=True)
-class ClusterCosts:
-    idle: tuple[CostLine, ...]
-    busy: tuple[CostLine, ...]  # in addition, while a run is active
-    savings: tuple[CostLine, ...]  # dollars per hour saved, each compared with the cluster without it
-
-    @property
-    def idle_usd_per_hour(self) -> float:
-        return sum(line.usd_per_hour for line in self.idle)
-
-    @property
-    def busy_usd_per_hour(self) -> float:
-        return self.idle_usd_per_hour + sum(line.usd_per_hour for line in self.busy)
-
-    def usd_per_month(self, busy_hours: float) -> float:
-        """Return the bill of a month in which runs are active for so many hours."""
-        added = self.busy_usd_per_hour - self.idle_usd_per_hour
-        return self.idle_usd_per_hour * HOURS_PER_MONTH + added * busy_hours
-
-
 def price_cluster(catalog: Catalog, machines: ClusterMachines, closed_network: bool = False) -> ClusterCosts:
     """Return the cluster's hourly bill. A spot machine counts at the region's highest price."""
     idle = tuple(_idle(catalog, machines.region, closed_network))
@@ -69,7 +42,7 @@ def price_cluster(catalog: Catalog, machines: ClusterMachines, closed_network: b
     disk = unit_prices()["gp3"]
     each = f"{machines.nodes} x {machines.instance_type}, {machines.market}"
     busy = (
-        CostLine("GPU nodes", machines.nodes * gpu.usd_per_hour, gpu.date, each),
+        CostLine("GPU nodes", machines.nodes * gpu.usd_per_hour_max, gpu.date, each),
         CostLine(
             "their volumes",
             machines.nodes * GPU_DISK_GB * disk.usd_per_hour,
@@ -100,15 +73,17 @@ def _idle(catalog: Catalog, region: str, closed_network: bool) -> Iterator[CostL
     else:
         counted.append(("NAT gateway", "nat-gateway", 1, "and $0.045 per GB through it; S3 goes past it"))
         counted.append(("its address", "public-ipv4", 1, ""))
-    yield CostLine("system nodes", SYSTEM_NODES * system.usd_per_hour, system.date, f"{SYSTEM_NODES} x {SYSTEM_TYPE}")
+    yield CostLine(
+        "system nodes", SYSTEM_NODES * system.usd_per_hour_max, system.date, f"{SYSTEM_NODES} x {SYSTEM_TYPE}"
+    )
     for name, item, number, note in counted:
         yield CostLine(name, number * prices[item].usd_per_hour, prices[item].date, note)
 
 
-def _machine(catalog: Catalog, instance_type: str, region: str, market: Market) -> UnitPrice:
+def _machine(catalog: Catalog, instance_type: str, region: str, market: Market) -> Price:
     price = catalog.price(instance_type, region, market)
     assert price is not None, f"an offer of {instance_type} in {region} has a price"
-    return UnitPrice(price.usd_per_hour_max, "hour", price.date, price.source)
+    return price
 
 
 def _savings(

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from skytrain.aws import cloud_files
 from skytrain.cli.main import app
-from skytrain.planning import Catalog, ClusterMachines, load_catalog, price_cluster
-from skytrain.planning.cluster_costs import (
+from skytrain.planning import Catalog, load_catalog, unit_prices
+from skytrain.report import cluster_table
+from skytrain.targets.eks.costs import (
     BASE_ENDPOINTS,
     CLUSTER_ENDPOINTS,
     FSX_GB,
@@ -21,9 +22,9 @@ from skytrain.planning.cluster_costs import (
     SYSTEM_DISK_GB,
     SYSTEM_NODES,
     SYSTEM_TYPE,
-    unit_prices,
+    ClusterMachines,
+    price_cluster,
 )
-from skytrain.report import cluster_table
 from tests.support.kubernetes_manifests import KUBERNETES
 from tests.support.terraform import BASE, EKS
 
