@@ -16,6 +16,7 @@ from moto import mock_aws
 from skytrain.config import SkytrainError
 from skytrain.planning import load_catalog, quota_code, rank_cpu_machines, refresh_catalog, save_catalog
 from skytrain.planning.catalog import CPU_FAMILIES, FAMILIES, packaged_catalog
+from skytrain.targets import service_prices
 
 NO_ENDPOINTS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_EC2_METADATA_DISABLED": "true"}
 
@@ -125,12 +126,6 @@ def test_refresh_takes_specifications_spot_and_on_demand_prices_and_later_loads_
     aws: Any, tmp_path: Path
 ) -> None:
     clients, stub = aws
-    ml = json.loads(product("9.5"))
-    ml["product"] = {"attributes": {"instanceName": "ml.g5.xlarge"}}
-    asked = {"ServiceCode": "AmazonSageMaker", "Filters": ANY}
-    stub.add_response("get_products", {"PriceList": [json.dumps(ml)], "NextToken": "more"}, asked)
-    other = {**ml, "product": {"attributes": {"instanceName": "ml.m7i.large"}}}  # without GPUs
-    stub.add_response("get_products", {"PriceList": [json.dumps(other)]}, {**asked, "NextToken": "more"})
     fees = []
     for kind, usd in (("r7i.xlarge", "0.0661"), ("g5.xlarge", "0.25"), ("x9.large", "0.1")):  # of others no fee is kept
         item = json.loads(product(usd))
@@ -139,13 +134,19 @@ def test_refresh_takes_specifications_spot_and_on_demand_prices_and_later_loads_
     wanted = {"regionCode": "us-east-2", "productFamily": "Elastic Map Reduce Instance", "softwareType": "EMR"}
     filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
     stub.add_response("get_products", {"PriceList": fees}, {"ServiceCode": "ElasticMapReduce", "Filters": filters})
+    ml = json.loads(product("9.5"))
+    ml["product"] = {"attributes": {"instanceName": "ml.g5.xlarge"}}
+    asked = {"ServiceCode": "AmazonSageMaker", "Filters": ANY}
+    stub.add_response("get_products", {"PriceList": [json.dumps(ml)], "NextToken": "more"}, asked)
+    other = {**ml, "product": {"attributes": {"instanceName": "ml.m7i.large"}}}  # without GPUs
+    stub.add_response("get_products", {"PriceList": [json.dumps(other)]}, {**asked, "NextToken": "more"})
     for position in range(38 + 35):  # with and without GPUs
         listed = [product("0.0000"), product("1.2345")] if position else []  # the first type has no on-demand price
         stub.add_response(
             "get_products", {"PriceList": listed}, {"ServiceCode": "AmazonEC2", "Filters": ANY, "MaxResults": 100}
         )
     with stub:
-        fresh = refresh_catalog(["us-east-2"], clients)
+        fresh = refresh_catalog(["us-east-2"], service_prices(), clients)
     save_catalog(fresh, tmp_path)
     loaded = load_catalog(tmp_path)
 
@@ -160,9 +161,9 @@ def test_refresh_takes_specifications_spot_and_on_demand_prices_and_later_loads_
         assert getattr(found, field) == getattr(packaged, field)
     on_demand = [price for price in loaded.prices if price.market == "on-demand"]
     assert len(on_demand) == 72 and {price.usd_per_hour_max for price in on_demand} == {1.2345}
-    assert [(one.type, one.usd_per_hour_max) for one in loaded.sagemaker_prices] == [("g5.xlarge", 9.5)]
-    assert [(one.type, one.usd_per_hour_max) for one in loaded.emr_fees] == [("r7i.xlarge", 0.0661)]
-    assert loaded.emr_fee("r7i.xlarge", "us-west-2") is None
+    assert [(one.type, one.usd_per_hour_max) for one in loaded.of_services["sagemaker_prices"]] == [("g5.xlarge", 9.5)]
+    assert [(one.type, one.usd_per_hour_max) for one in loaded.of_services["emr_fees"]] == [("r7i.xlarge", 0.0661)]
+    assert loaded.service_price("emr_fees", "r7i.xlarge", "us-west-2") is None
     spot = loaded.price("g5.xlarge", "us-east-2", "spot")
     assert spot is not None and spot.date == date.today().isoformat()
 

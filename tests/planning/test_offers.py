@@ -256,7 +256,7 @@ def test_sagemaker_is_ranked_beside_ec2_once_its_prices_are_known() -> None:
     assert {offer.seller.name for offer in offers_for(CONFIG, request)} == {"ec2"}, "no price is made up"
     price = dataclasses.replace(CATALOG.prices[0], type="g5.12xlarge", region="us-east-2", market="on-demand")
     dear = dataclasses.replace(price, usd_per_hour_min=7.1, usd_per_hour_max=7.1)
-    known = dataclasses.replace(CATALOG, sagemaker_prices=(dear,))
+    known = dataclasses.replace(CATALOG, of_services={"sagemaker_prices": (dear,)})
     found = offers_for(CONFIG, request, known)
     ranked = [(offer.seller.name, offer.market) for offer in found]
     assert ranked == [("ec2", "spot"), ("ec2", "on-demand"), ("sagemaker", "on-demand")]

@@ -130,7 +130,7 @@ def test_a_fee_that_was_read_takes_the_place_of_the_assumed_one() -> None:
         )
         for kind, usd in ((wanted.core, 0.01), (wanted.primary, 0.02))
     )
-    read = cluster_price(wanted, replace(catalog, emr_fees=fees), "us-east-2")
+    read = cluster_price(wanted, replace(catalog, of_services={"emr_fees": fees}), "us-east-2")
     assert read.fee == pytest.approx(0.04) and read.machines == assumed.machines
-    assert "AWS' price list (2026-11-16)" in fee_note(replace(catalog, emr_fees=fees), "us-east-2")
+    assert "AWS' price list (2026-11-16)" in fee_note(replace(catalog, of_services={"emr_fees": fees}), "us-east-2")
     assert "a quarter of the price on demand" in fee_note(catalog, "us-east-2")

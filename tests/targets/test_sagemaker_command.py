@@ -177,7 +177,7 @@ def test_a_recipe_of_eight_to_thirteen_billion_parameters_launches_with_one_comm
         for kind in kinds
     )
     monkeypatch.setenv("SKYTRAIN_CACHE", str(typed.folder / "cache"))
-    save_catalog(replace(packaged_catalog(), sagemaker_prices=prices))
+    save_catalog(replace(packaged_catalog(), of_services={"sagemaker_prices": prices}))
     stub, asked = stubbed.stub("service-quotas"), {"ServiceCode": "sagemaker"}
     machine = f"{recipe.rpartition('-')[2]}.24xlarge"
     held = {"QuotaName": f"ml.{machine} for training job usage", "QuotaCode": "L-P4", "Value": 2.0}

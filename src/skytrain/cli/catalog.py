@@ -78,6 +78,7 @@ def refresh(region: Regions = None) -> None:
     """
     from ..planning import REGIONS, load_catalog, refresh_catalog, save_catalog
     from ..report import prices_note
+    from ..targets import service_prices
     from .console import reporter
 
     done = 0.0
@@ -88,5 +89,5 @@ def refresh(region: Regions = None) -> None:
         console.progress("refresh", 100 * done, 100, what)
 
     with reporter() as console:
-        folder = save_catalog(refresh_catalog(region or REGIONS, progress=advance))
+        folder = save_catalog(refresh_catalog(region or REGIONS, service_prices(), progress=advance))
     print(f"{prices_note(load_catalog())}\n  in {folder}")

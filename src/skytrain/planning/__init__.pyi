@@ -19,6 +19,7 @@ from .catalog import (
     Catalog as Catalog,
     Market as Market,
     Price as Price,
+    ServicePrices as ServicePrices,
     load_catalog as load_catalog,
     quota_code as quota_code,
     save_catalog as save_catalog,

@@ -8,8 +8,8 @@ from __future__ import annotations
 import csv
 import datetime
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
@@ -29,9 +29,6 @@ CPU_INSTANCES = "cpu_instances.csv"
 CPU_PRICES = "cpu_prices.csv"
 UNIT_PRICES = "unit_prices.csv"
 FILES = (INSTANCES, PRICES, CPU_INSTANCES, CPU_PRICES)
-# Only in a refreshed catalogue: no public source lists them.
-SAGEMAKER_PRICES = "sagemaker_prices.csv"
-EMR_FEES = "emr_fees.csv"
 MOST_MEANT = 4  # types that an error names
 NAME_OF_REGION = re.compile(r"[a-z]+(-[a-z]+)+-\d")
 HOURS_PER_MONTH = 730.0
@@ -111,21 +108,36 @@ class Price:
 
 
 @dataclass(frozen=True)
+class ServicePrices:
+    """Prices of a service that has EC2's machines, as its launch target gives them: where AWS's price list has them."""
+
+    name: str  # in the catalogue
+    service: str  # in the price list: AmazonSageMaker
+    wanted: Mapping[str, str]  # fields of the products, besides their region
+    type_field: str  # that has the type of the machine
+    prefix: str = ""  # of the type there
+    gpus: bool = True  # of machines with GPUs, or of those without
+    choose: Callable[[Iterable[float]], float] = min  # of several prices of a type
+
+
+@dataclass(frozen=True)
 class Catalog:
     instances: tuple[InstanceType, ...]  # with GPUs: those that plans choose from
     prices: tuple[Price, ...]
     origin: Literal["packaged", "refreshed"]
     cpu_instances: tuple[InstanceType, ...] = ()
-    sagemaker_prices: tuple[Price, ...] = ()  # of ml.* machines on demand, by the type without its ml.
-    emr_fees: tuple[Price, ...] = ()  # EMR's fee for a node, in addition to EC2's price
+    # Of services, by their names; only in a refreshed catalogue: no public source lists them.
+    of_services: Mapping[str, tuple[Price, ...]] = field(default_factory=dict)
 
     @cached_property
     def _by_key(self) -> dict[tuple[str, str, str], Price]:
         return {(price.type, price.region, price.market): price for price in self.prices}
 
     @cached_property
-    def _sagemaker_by_key(self) -> dict[tuple[str, str], Price]:
-        return {(price.type, price.region): price for price in self.sagemaker_prices}
+    def _of_services_by_key(self) -> dict[tuple[str, str, str], Price]:
+        return {
+            (name, price.type, price.region): price for name, prices in self.of_services.items() for price in prices
+        }
 
     @cached_property
     def regions(self) -> tuple[str, ...]:
@@ -182,17 +194,9 @@ class Catalog:
             )
         return price.usd_per_hour_min
 
-    def sagemaker_price(self, type: str, region: str, market: Market) -> Price | None:
-        """Return SageMaker's price of training on ml.<type>, or None if it is not known.
-
-        Managed spot has no published price: the price on demand, which is the most that it costs, is used instead.
-        """
-        price = self._sagemaker_by_key.get((type, region))
-        return None if price is None else replace(price, market=market)
-
-    def emr_fee(self, type: str, region: str) -> Price | None:
-        """Return what EMR asks for a node, whatever its market, or None if it is not known."""
-        return next((fee for fee in self.emr_fees if (fee.type, fee.region) == (type, region)), None)
+    def service_price(self, name: str, type: str, region: str) -> Price | None:
+        """Return what a service asks for a machine on demand, or None if it is not known."""
+        return self._of_services_by_key.get((name, type, region))
 
     def check_region(self, region: str) -> None:
         if region not in self.regions:
@@ -211,8 +215,7 @@ def load_catalog(folder: Path | None = None) -> Catalog:
     cached = (folder or skytrain_cache_folder()) / "catalog"
     if (cached / PRICES).exists():
         try:
-            named = (*FILES, SAGEMAKER_PRICES, EMR_FEES)
-            files = {name: (cached / name).read_text() for name in named if (cached / name).exists()}
+            files = {path.name: path.read_text() for path in cached.glob("*.csv")}
             return _parse({**_packaged_cpu_files(), **files}, "refreshed")
         except (KeyError, ValueError, OSError, TypeError) as error:
             raise SkytrainError(
@@ -240,17 +243,17 @@ def save_catalog(catalog: Catalog, folder: Path | None = None) -> Path:
     cached.mkdir(parents=True, exist_ok=True)
     cpu = {instance.type for instance in catalog.cpu_instances}
     tables: dict[str, Sequence[InstanceType | Price]] = {
-        SAGEMAKER_PRICES: catalog.sagemaker_prices,
-        EMR_FEES: catalog.emr_fees,
+        **{f"{name}.csv": prices for name, prices in catalog.of_services.items()},
         CPU_INSTANCES: catalog.cpu_instances,
         CPU_PRICES: [price for price in catalog.prices if price.type in cpu],
         INSTANCES: catalog.instances,
         PRICES: [price for price in catalog.prices if price.type not in cpu],
     }
+    for left in set(cached.glob("*.csv")) - {cached / name for name, rows in tables.items() if rows}:
+        if left.name not in FILES:
+            left.unlink()  # of a service, by an earlier refresh
     for name, rows in tables.items():
         if not rows:
-            if name in (SAGEMAKER_PRICES, EMR_FEES):
-                (cached / name).unlink(missing_ok=True)  # left by an earlier refresh
             continue
         columns = ["instance_type" if field == "type" else field for field in rows[0].__dataclass_fields__]
         part = cached / f"{name}.part"
@@ -264,15 +267,15 @@ def save_catalog(catalog: Catalog, folder: Path | None = None) -> Path:
 
 def _parse(files: Mapping[str, str], origin: Literal["packaged", "refreshed"]) -> Catalog:
     prices = [*_prices(files[PRICES]), *_prices(files[CPU_PRICES])]
-    sagemaker, fees = (tuple(_prices(files.get(name, ""))) for name in (SAGEMAKER_PRICES, EMR_FEES))
     cpu = _instances(files[CPU_INSTANCES])
     return Catalog(
         instances=_instances(files[INSTANCES]),
         prices=tuple(prices),
         origin=origin,
         cpu_instances=cpu,
-        sagemaker_prices=sagemaker,
-        emr_fees=fees,
+        of_services={
+            name.removesuffix(".csv"): tuple(_prices(text)) for name, text in files.items() if name not in FILES
+        },
     )
 
 

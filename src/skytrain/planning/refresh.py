@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -11,7 +10,7 @@ from typing import Any
 
 from ..config import MissingExtra, SkytrainError
 from ..storage import aws_client_config
-from .catalog import CPU_FAMILIES, FAMILIES, REGIONS, Catalog, InstanceType, Price
+from .catalog import CPU_FAMILIES, FAMILIES, REGIONS, Catalog, InstanceType, Price, ServicePrices
 from .hardware import find_gpu
 
 PRICING_REGION = "us-east-1"  # the price list has endpoints in only three regions
@@ -20,10 +19,11 @@ Clients = Callable[[str, str], Any]  # service, region -> a boto3 client
 
 def refresh_catalog(
     regions: Sequence[str] = REGIONS,
+    services: Sequence[ServicePrices] = (),
     clients: Clients | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Catalog:
-    """Fetch specifications, on-demand and current spot prices, SageMaker's prices and EMR's fees in `regions`.
+    """Fetch specifications, on-demand and current spot prices, and the prices of `services`, in `regions`.
 
     Needs ec2:DescribeInstanceTypes, ec2:DescribeSpotPriceHistory and pricing:GetProducts. A type that is not sold in a
     region has no price there.
@@ -31,8 +31,7 @@ def refresh_catalog(
     today = datetime.now(UTC).date().isoformat()
     instances: dict[str, InstanceType] = {}
     prices: list[Price] = []
-    sagemaker: list[Price] = []
-    fees: list[Price] = []
+    of_services: dict[str, list[Price]] = {each.name: [] for each in services}
     with _aws_errors_for_people():
         clients = clients or _boto3_clients()
         pricing = clients("pricing", PRICING_REGION)
@@ -41,8 +40,8 @@ def refresh_catalog(
             sold = {instance.type: instance for instance in _instance_types(ec2, today)}
             instances |= sold
             prices += _spot_prices(ec2, region, list(sold), today)
-            sagemaker += _sagemaker_prices(pricing, region, sold, today)
-            fees += _emr_fees(pricing, region, sold, today)
+            for each in services:
+                of_services[each.name] += _service_prices(pricing, each, region, sold, today)
             for type in sold:
                 prices += _on_demand_price(pricing, region, type, today)
                 if progress:
@@ -61,8 +60,7 @@ def refresh_catalog(
         prices=tuple(prices),
         origin="refreshed",
         cpu_instances=without,
-        sagemaker_prices=tuple(sagemaker),
-        emr_fees=tuple(fees),
+        of_services={name: tuple(found) for name, found in of_services.items()},
     )
 
 
@@ -155,47 +153,29 @@ def _on_demand_price(pricing: Any, region: str, type: str, today: str) -> Iterat
         )
 
 
-def _sagemaker_prices(pricing: Any, region: str, sold: Mapping[str, InstanceType], today: str) -> Iterator[Price]:
-    """Yield what an hour of training costs on demand on each ml.* machine that has GPUs."""
-    wanted = {"regionCode": region, "component": "Training"}
+def _service_prices(
+    pricing: Any, asked: ServicePrices, region: str, sold: Mapping[str, InstanceType], today: str
+) -> Iterator[Price]:
+    """Yield what a service asks for an hour of each machine, on demand."""
+    wanted = {"regionCode": region, **asked.wanted}
     filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
-    usd_by_type: dict[str, float] = {}
-    for page in pricing.get_paginator("get_products").paginate(ServiceCode="AmazonSageMaker", Filters=filters):
+    usd_by_type: dict[str, list[float]] = {}
+    for page in pricing.get_paginator("get_products").paginate(ServiceCode=asked.service, Filters=filters):
         for item in map(json.loads, page["PriceList"]):
-            type = item["product"]["attributes"].get("instanceName", "").removeprefix("ml.")
-            usd = [price for price in _usd(item) if price > 0]
-            if type in sold and sold[type].gpus and usd:
-                usd_by_type[type] = min([*usd, usd_by_type.get(type, math.inf)])
-    for type, price in usd_by_type.items():
-        yield Price(
-            type=type,
-            region=region,
-            market="on-demand",
-            usd_per_hour_min=price,
-            usd_per_hour_max=price,
-            date=today,
-            source="Pricing GetProducts, SageMaker",
-        )
-
-
-def _emr_fees(pricing: Any, region: str, sold: Mapping[str, InstanceType], today: str) -> Iterator[Price]:
-    """Yield EMR's hourly fee for each machine without GPUs, in addition to EC2's price."""
-    wanted = {"regionCode": region, "productFamily": "Elastic Map Reduce Instance", "softwareType": "EMR"}
-    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
-    for page in pricing.get_paginator("get_products").paginate(ServiceCode="ElasticMapReduce", Filters=filters):
-        for item in map(json.loads, page["PriceList"]):
-            type = item["product"]["attributes"].get("instanceType", "")
-            usd = [price for price in _usd(item) if price > 0]
-            if type in sold and not sold[type].gpus and usd:
-                yield Price(
-                    type=type,
-                    region=region,
-                    market="on-demand",
-                    usd_per_hour_min=max(usd),
-                    usd_per_hour_max=max(usd),
-                    date=today,
-                    source="Pricing GetProducts, EMR",
-                )
+            type = item["product"]["attributes"].get(asked.type_field, "").removeprefix(asked.prefix)
+            if type in sold and bool(sold[type].gpus) is asked.gpus:
+                usd_by_type.setdefault(type, []).extend(usd for usd in _usd(item) if usd > 0)
+    for type, usd in usd_by_type.items():
+        if usd:
+            yield Price(
+                type=type,
+                region=region,
+                market="on-demand",
+                usd_per_hour_min=asked.choose(usd),
+                usd_per_hour_max=asked.choose(usd),
+                date=today,
+                source=f"Pricing GetProducts, {asked.service}",
+            )
 
 
 def _usd(product: dict[str, Any]) -> Iterable[float]:

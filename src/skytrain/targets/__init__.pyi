@@ -38,6 +38,7 @@ from .registry import (
     find_seller as find_seller,
     find_serve_target as find_serve_target,
     sellers as sellers,
+    service_prices as service_prices,
     target_of as target_of,
 )
 from .run_status import (

@@ -18,7 +18,7 @@ from .bundle import config_files
 if TYPE_CHECKING:
     from ..aws import AwsSession
     from ..jobs import NodeRequest, RentedMachines
-    from ..planning import Catalog, CorpusWork, JobKind, Offer, PreparationOption, Seller
+    from ..planning import Catalog, CorpusWork, JobKind, Offer, PreparationOption, Seller, ServicePrices
     from .checks import Check, Finding, Preflight
     from .follow import RunEnd, RunFollower
     from .leftovers import GcRequest, Leftovers
@@ -214,6 +214,7 @@ class LaunchTarget(Protocol):
     jobs: tuple[JobKind, ...] = ("train",)
     can_smoke: bool = False  # takes --smoke and --keep-on-failure
     seller: Seller | None = None  # whose prices it adds to those that `plan` compares
+    service_prices: ServicePrices | None = None  # that `catalog refresh` fetches for it
     priced: str | None = None  # the seller whose machines `plan` compares; None: all that are known
     size_setting: str | None = None  # says how many machines, where no plan does: cloud.slurm.nodes
     has_tagged_machines: bool = False  # its machines are the account's, and carry the tag of their run

@@ -16,7 +16,7 @@ from ..runs import LaunchRecord
 from .base import LaunchRequest, LaunchTarget, NoTarget
 
 if TYPE_CHECKING:
-    from ..planning import JobKind, Seller
+    from ..planning import JobKind, Seller, ServicePrices
     from .serving import ServeRequest, ServeTarget
 
 PACKAGE = __name__.rpartition(".")[0]
@@ -101,6 +101,11 @@ def built_in_targets() -> list[LaunchTarget]:
 def sellers() -> list[Seller]:
     """Return whose machines `plan` can compare: those of targets with other prices, and EC2."""
     return [*(target.seller for target in built_in_targets() if target.seller is not None), EC2]
+
+
+def service_prices() -> list[ServicePrices]:
+    """Return the prices that `catalog refresh` fetches for targets, beside EC2's."""
+    return [target.service_prices for target in built_in_targets() if target.service_prices is not None]
 
 
 def find_seller(name: str) -> Seller:

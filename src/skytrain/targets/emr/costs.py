@@ -18,6 +18,7 @@ from ...planning import (
     CorpusWork,
     Market,
     PreparationOption,
+    ServicePrices,
     unit_prices,
 )
 
@@ -28,6 +29,14 @@ SERVERLESS_START_SECONDS = 180.0  # workers, the packed environment; assumed
 # aws.amazon.com/emr/pricing: $0.048 for m5.xlarge, which costs $0.192 (as quoted in h2oai/sparkling-water#1462);
 # the largest types cost less. A cluster pays it for every node, whatever its market.
 EMR_FEE = 0.25
+FEES = ServicePrices(
+    name="emr_fees",
+    service="ElasticMapReduce",
+    wanted={"productFamily": "Elastic Map Reduce Instance", "softwareType": "EMR"},
+    type_field="instanceType",
+    gpus=False,
+    choose=max,
+)
 LONGEST_HOURS = 6.0  # a cluster is made large enough for this
 NODE_TYPES = ("r5.xlarge", "r5.2xlarge", "r5.4xlarge", "r7i.xlarge", "r7i.2xlarge", "r7i.4xlarge")
 MOST_NODES = 200
@@ -134,7 +143,7 @@ def node_price(kind: str, region: str, market: Market, catalog: Catalog) -> Node
     listed = catalog.price(kind, region, "on-demand")
     if price is None or listed is None:
         return None
-    known = catalog.emr_fee(kind, region)
+    known = catalog.service_price(FEES.name, kind, region)  # whatever its market
     fee = known.usd_per_hour_max if known else EMR_FEE * listed.usd_per_hour_max
     return NodePrice((price.usd_per_hour_min + price.usd_per_hour_max) / 2, fee)
 
@@ -229,7 +238,7 @@ def cluster_options(
 
 def fee_note(catalog: Catalog, region: str) -> str:
     """Return where the fee of clusters comes from."""
-    known = [fee for fee in catalog.emr_fees if fee.region == region]
+    known = [fee for fee in catalog.of_services.get(FEES.name, ()) if fee.region == region]
     if known:
         return f"EMR's fee on clusters: AWS' price list ({known[0].date}); EC2 prices from the catalogue"
     return (

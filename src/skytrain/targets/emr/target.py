@@ -14,7 +14,7 @@ from ..checks import Preflight
 from ..plans import compose_without_plan
 from ..stopping import PlannedStop
 from . import NAMES
-from .costs import cluster_options, fee_note, serverless_note, serverless_options
+from .costs import FEES, cluster_options, fee_note, serverless_note, serverless_options
 from .jobs import COLUMNS, SERVERLESS, emr_costs, emr_jobs_of, emr_log, plan_emr_stop, run_emr_jobs
 from .launch import EmrLaunch, prepare_emr_launch, start_emr_launch
 
@@ -28,6 +28,7 @@ class EmrLauncher(LaunchTarget):
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.service_prices = None if name == SERVERLESS else FEES
 
     def prepare(self, request: LaunchRequest) -> ReadyJob:
         composed = compose_without_plan(request)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...aws import AwsSession, Call, CloudError, stream_lines
 from ...config import format_seconds
+from ...planning import Catalog, Market, Price, ServicePrices
 from ...runs import LaunchRecord
 from ..base import Columns, Phase, SchedulerJob, ran
 
@@ -134,11 +136,29 @@ def training_quotas(session: AwsSession) -> dict[str, int]:
     return quotas
 
 
+PRICES = ServicePrices(
+    name="sagemaker_prices",
+    service="AmazonSageMaker",
+    wanted={"component": "Training"},
+    type_field="instanceName",
+    prefix="ml.",
+)
+
+
+def training_price(catalog: Catalog, type: str, region: str, market: Market) -> Price | None:
+    """Return SageMaker's price of training on ml.<type>, or None if it is not known.
+
+    Managed spot has no published price: the price on demand, which is the most that it costs, is used instead.
+    """
+    price = catalog.service_price(PRICES.name, type, region)
+    return None if price is None else replace(price, market=market)
+
+
 def on_demand_usd(session: AwsSession, instance_type: str) -> float | None:
     """Return what an hour of a training machine (ml.*) costs on demand; None if the Pricing API names no price."""
-    wanted = {"instanceName": instance_type, "regionCode": session.region, "component": "Training"}
+    wanted = {PRICES.type_field: instance_type, "regionCode": session.region, **PRICES.wanted}
     filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
-    call = Call("pricing", "GetProducts", {"ServiceCode": "AmazonSageMaker", "Filters": filters})
+    call = Call("pricing", "GetProducts", {"ServiceCode": PRICES.service, "Filters": filters})
     prices = [usd for item in session.items(call, "PriceList", PRICING_REGION) for usd in _hourly(json.loads(item))]
     return min(prices, default=None)
 

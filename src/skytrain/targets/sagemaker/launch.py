@@ -30,7 +30,7 @@ from ..machine_roles import MachineRole, machine_role, perform_with_role
 from ..plans import PlannedJob, plan_file
 from ..wheels import PLATFORMS, ImagePython
 from .checks import training_job_checks
-from .jobs import billed_usd, jobs_of, on_demand_usd, stop_job, training_job
+from .jobs import billed_usd, jobs_of, on_demand_usd, stop_job, training_job, training_price
 from .requests import CONFIG, ENTRY, JobPlaces, SageMakerJobSpec, StartScript, check_settings
 
 ON_DEMAND: Market = "on-demand"
@@ -249,7 +249,7 @@ def _preview_price(job: SageMakerJobSpec) -> float:
         return given
     catalog = load_catalog()
     kind = (job.offer.instance_type, job.offer.region, ON_DEMAND)
-    price = catalog.sagemaker_price(*kind) or catalog.price(*kind)
+    price = training_price(catalog, *kind) or catalog.price(*kind)
     return price.usd_per_hour_max if price is not None else max(job.offer.usd_per_hour_each)
 
 

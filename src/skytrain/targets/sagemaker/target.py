@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...aws import AwsSession, open_session, render_calls
 from ...config import EXIT_CODES, INTERRUPTED, UNCOMMITTED, Config, SkytrainError, format_seconds, plural, variable
 from ...jobs import address_of
-from ...planning import EC2, Catalog, Seller, load_catalog
+from ...planning import EC2, Seller, load_catalog
 from ...runs import LaunchRecord, Reporter, launches_of
 from ...storage import open_store
 from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, RunJobs, SchedulerJob
@@ -22,7 +22,7 @@ from ..plans import PlannedJob, planned_job
 from ..run_status import find_status
 from ..stopping import PlannedStop, stop_with_jobs
 from .checks import training_job_checks
-from .jobs import COLUMNS, job_log_lines, jobs_of, stop_job
+from .jobs import COLUMNS, PRICES, job_log_lines, jobs_of, stop_job, training_price
 from .launch import (
     SageMakerLaunch,
     in_private_subnets,
@@ -97,8 +97,8 @@ ONE_KIND = "a training job has one kind of machine: the plan's fallbacks are not
 SELLER = Seller(
     name="sagemaker",
     title="SageMaker",
-    price=Catalog.sagemaker_price,
-    has_prices=lambda catalog: bool(catalog.sagemaker_prices),
+    price=training_price,
+    has_prices=lambda catalog: bool(catalog.of_services.get(PRICES.name)),
     spot_priced=False,
     machine_prefix="ml.",
     quota="{nodes} of SageMaker's own",
@@ -112,6 +112,7 @@ class SageMakerLauncher(LaunchTarget):
     name = "sagemaker"
     title = SELLER.title
     seller = SELLER
+    service_prices = PRICES
     priced: str | None = SELLER.name
 
     def prepare(self, request: LaunchRequest) -> ReadyJob:
