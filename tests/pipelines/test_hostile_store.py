@@ -71,7 +71,7 @@ from skytrain.tokens import find_manifest
 from skytrain.tokens.chat import BadChat, ChatTemplate
 from skytrain.tokens.tokenizers import _find_id
 from skytrain.tuning import trial_run
-from skytrain.tuning.hosts import live_sessions
+from skytrain.tuning.hosts import charged_until, live_sessions
 from skytrain.tuning.sweeps import find_sweep
 from tests.support.moto_account import local_credentials, moto_account
 from tests.support.tiny import TINY, tiny_config
@@ -203,6 +203,7 @@ READERS = (
     Reader("sweeps/s/decisions/000.json", sweep, DECISION),
     Reader("sweeps/s/claims/000-002.json", sweep, {"number": 0, "turn": 2, "worker": "w/1", "at": 1.0, "earlier_usd": 0.0}),
     Reader("sweeps/s/workers/w.json", sweep, SESSION),
+    Reader("sweeps/s/ends/62c66a7a5dd70c31.json", lambda store: charged_until(find_sweep(store, "s"), "m"), {"place": "p", "at": 1.0}),
     Reader("sweeps/s/ledger/trial-000.json", sweep, {"what": "trial-000", "reserved_usd": 1.0, "charged_usd": 1.0}),
     Reader("tokens/*/*/*/train/manifest.json", lambda store: find_manifest(store, prefix_of(store))),
     Reader("corpora/d/v/manifest.json", lambda store: open_corpus(store, "d", "v"), {"dataset": "d", "version": "v", "parts": []}),

@@ -16,7 +16,7 @@ from skytrain.config import ConfigError, compose
 from skytrain.storage import open_store
 from skytrain.tuning import HourlyPrice, Ledger, SweepStore, Trial, TrialResult, TuneSession
 from skytrain.tuning.driver import SweepSetup, begin_sweep, conclude, finish, limit_of, take
-from skytrain.tuning.hosts import SweepHost
+from skytrain.tuning.hosts import RECENT_BEATS, SweepHost, charged_until
 from skytrain.tuning.ledger import BudgetError
 from skytrain.tuning.slots import check_slots
 from skytrain.tuning.strategies.registry import find_strategy
@@ -300,9 +300,64 @@ def test_the_end_of_a_process_is_charged_before_it_has_come(tmp_path):
     assert ledger.spent_usd == pytest.approx(0.100 + 0.02 * 0.020)
 
 
+def test_the_end_of_a_process_takes_as_long_as_a_busy_machine_delays_its_heartbeats(tmp_path):
+    now = 100.0
+    sweep = SweepStore(open_store(str(tmp_path)), "s")
+    host = SweepHost(sweep, TuneSession.here("a", 0.0, HourlyPrice(3.6, 0.1), 1), clock=lambda: now)
+    ledger = Ledger(sweep.store, sweep.folder, 1.0)
+    for late in (0.0, 5.0, *[0.7] * RECENT_BEATS):
+        now += host.beat() + late
+    host.count_spent(ledger, sweep.state())
+    assert ledger.spent_usd == pytest.approx(1e-3 * (now + 0.7))
+    for _ in range(RECENT_BEATS):
+        now += host.beat()  # the machine is idle again
+    host.leave(ledger, sweep.state())
+    assert ledger.spent_usd == pytest.approx(1e-3 * now)
+
+
+def test_a_store_that_takes_long_for_the_last_record_of_a_session_is_charged(tmp_path, monkeypatch):
+    now = 100.0
+    sweep = SweepStore(open_store(str(tmp_path)), "s")
+    host = SweepHost(sweep, TuneSession.here("a", 0.0, HourlyPrice(3.6, 0.1), 1), clock=lambda: now)
+    ledger = Ledger(sweep.store, sweep.folder, 1.0)
+    host.beat()
+    delete = sweep.store.delete
+
+    def slow_delete(key: str) -> None:
+        nonlocal now
+        now += 30.0
+        delete(key)
+
+    monkeypatch.setattr(sweep.store, "delete", slow_delete)
+    host.leave(ledger, sweep.state())
+    assert ledger.spent_usd == pytest.approx(0.130)
+
+
+def test_a_machine_that_ends_a_session_and_begins_another_is_charged_once(tmp_path):
+    """Its second session counts from the end of the first, whether that left in order or another machine settled it."""
+    now = 100.0
+    sweep = SweepStore(open_store(str(tmp_path)), "s")
+    ledger = Ledger(sweep.store, sweep.folder, 1.0)
+    price = HourlyPrice(3.6, 0.1)
+    assert charged_until(sweep, "i-1") is None
+    host = SweepHost(sweep, TuneSession.here("i-1", 0.0, price, 1), clock=lambda: now)
+    host.beat()
+    host.leave(ledger, sweep.state())
+    assert charged_until(sweep, "i-1") == 100.0 and charged_until(sweep, "i-2") is None
+    killed = SweepHost(sweep, TuneSession.here("i-1", 100.0, price, 1), clock=lambda: now)
+    now = 160.0
+    next_beat = now + killed.beat()
+    assert charged_until(sweep, "i-1") == next_beat
+    other = SweepHost(sweep, TuneSession.here("i-2", 0.0, price, 1))
+    other.others = lambda by_clock=False: []
+    other.settle(ledger, sweep.state())
+    assert charged_until(sweep, "i-1") == next_beat
+    assert ledger.spent_usd == pytest.approx(1e-3 * next_beat)
+
+
 def test_a_killed_session_is_charged_until_its_next_heartbeat_would_have_come(tmp_path):
     sweep = SweepStore(open_store(str(tmp_path)), "s")
-    times = iter([1.0, 1.7, 400.0])
+    times = iter([1.0, 1.0, 1.7, 1.7, 400.0, 400.0])  # each heartbeat takes no time itself
     killed = TuneSession("killed", "a", "another place", "1", began=0.0, usd_per_hour=3.6)
     host = SweepHost(sweep, killed, clock=lambda: next(times))
     assert host.beat() == 0.5  # early heartbeats are frequent: half a second of one is a lot

@@ -12,9 +12,10 @@ import math
 import os
 import platform
 import secrets
+import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,7 +36,9 @@ WORKER: Shape = {
     "machine": is_text, "place": is_text, "process": is_text, "began": is_clock, "at": is_clock, "within": maybe(is_clock),
     "usd_per_hour": is_amount,
 }  # fmt: skip
+SESSION_END: Shape = {"place": is_text, "at": is_clock}
 ENDING_SHARE = 0.02  # of the time that a process took to start: printing the answer takes less
+RECENT_BEATS = 9  # by how much these were delayed says how busy the machine is now
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ class SweepHost:
         self.start_seconds = 0.0  # of this process, before it knew the sweep
         self._due = math.inf  # when the next heartbeat should be written
         self._late = 0.0  # the longest that one was late
+        self._delays: tuple[float, ...] = ()  # from when a heartbeat was due until it was written
 
     @property
     def worker(self) -> str:
@@ -143,6 +147,7 @@ class SweepHost:
         seconds = min(BEAT_SECONDS, max(FIRST_BEAT_SECONDS, BEAT_SHARE * (now - self.session.began)))
         record = {**asdict(self.session), "at": now, "within": min(BEAT_SECONDS, seconds + self._late)}
         self._sweep.store.write(self._key(self.session.name), json.dumps(record).encode())
+        self._delays = (*self._delays, self.clock() - min(now, self._due))[-RECENT_BEATS:]
         self._due = now + seconds
         return seconds
 
@@ -168,7 +173,7 @@ class SweepHost:
         None means that this session owns the machine. If two ask at the same time, one creates the next claim and the
         other finds it. A session has a heartbeat before it claims.
         """
-        folder = f"{self._sweep.folder}/machines/{self._machine_key()}"
+        folder = f"{self._sweep.folder}/machines/{machine_key(self.session.machine)}"
         while True:
             claims = sorted(stat.key for stat in self._sweep.store.list(f"{folder}/"))
             holder = TuneSession(**read_object(self._sweep.store, claims[-1])) if claims else None
@@ -177,10 +182,6 @@ class SweepHost:
             turn = 1 + int(Path(claims[-1]).stem) if claims else 1
             if self._sweep.store.create(f"{folder}/{turn:06d}.json", json.dumps(asdict(self.session)).encode()):
                 return None
-
-    def _machine_key(self) -> str:
-        """Return the machine's name, which may be any text, as a key."""
-        return hashlib.sha256(self.session.machine.encode()).hexdigest()[:16]
 
     def withdraw(self) -> None:
         """Remove the heartbeat: this session does not work on the sweep."""
@@ -228,13 +229,29 @@ class SweepHost:
         return sum(count.usd for count in spend.counts.values())
 
     def leave(self, ledger: Ledger, state: SweepState) -> None:
-        """Charge what this machine has cost in addition to its trials, and end the heartbeat."""
+        """Charge what this machine has cost in addition to its trials, and end the heartbeat.
+
+        A store that took longer for that than was expected of the whole end is charged too.
+        """
+        until = self.clock() + self._ending_seconds()
         ledger.charge(self.entry, self._spent_usd(state))
+        self._record_end(self.session, until)
         self.withdraw()
+        if self.clock() > until:
+            ledger.charge(self.entry, self._spent_usd(state))
 
     def _spent_usd(self, state: SweepState) -> float:
         """Return what this machine has cost in addition to its trials, with the end of this process."""
-        return self.session.spent_usd(state, self.clock() + ENDING_SHARE * self.start_seconds, self.recorded_usd)
+        return self.session.spent_usd(state, self.clock() + self._ending_seconds(), self.recorded_usd)
+
+    def _ending_seconds(self) -> float:
+        """Return how long this process will take to end: its own work, and what the machine delays that by now.
+
+        The end cannot be measured before it has come, but recent heartbeats were as small a piece of work. Single ones
+        waited for something else, such as loading torch.
+        """
+        delay = statistics.median(self._delays) if self._delays else 0.0
+        return ENDING_SHARE * self.start_seconds + min(BEAT_SECONDS, delay)
 
     def settle(self, ledger: Ledger, state: SweepState) -> None:
         """Charge sessions that have ended without doing so, up to their last heartbeat."""
@@ -243,9 +260,16 @@ class SweepHost:
             name = Path(stat.key).stem
             record = None if name == self.session.name or name in alive else self._record(name)
             if record is not None:
-                at = record.pop("at") + record.pop("within", BEAT_SECONDS)
-                ledger.charge(f"overhead-{name}", TuneSession(**record).spent_usd(state, at, self.recorded_usd))
+                at = _heard_until(record)
+                session = TuneSession(**{key: value for key, value in record.items() if key not in ("at", "within")})
+                ledger.charge(f"overhead-{name}", session.spent_usd(state, at, self.recorded_usd))
+                self._record_end(session, at)
                 self._sweep.store.delete(stat.key)
+
+    def _record_end(self, session: TuneSession, at: float) -> None:
+        """Record until when a session's machine is charged: it may be rented, and begin another session."""
+        end = json.dumps({"place": session.place, "at": at})
+        self._sweep.store.write(end_key(self._sweep, session.machine), end.encode())
 
     def _key(self, name: str) -> str:
         return f"{self._sweep.folder}/workers/{name}.json"
@@ -290,7 +314,27 @@ def live_sessions(sweep: SweepStore) -> list[str]:
     return SweepHost(sweep, onlooker).others(by_clock=True)
 
 
-def ended_sessions(sweep: SweepStore, machine: str) -> Sequence[dict[str, Any]]:
-    """Return the records of a machine's ended sessions, whose last beat is the time until which it was charged."""
-    keys = [stat.key for stat in sweep.store.list(f"{sweep.folder}/workers/")]
-    return [one for one in (read_object(sweep.store, key, WORKER) for key in keys) if one["machine"] == machine]
+def _heard_until(record: dict[str, Any]) -> float:
+    """Return when the next heartbeat after the last one would have come at the latest."""
+    within = record.get("within")
+    return float(record["at"]) + (BEAT_SECONDS if within is None else within)
+
+
+def machine_key(machine: str) -> str:
+    """Return a machine's name, which may be any text, as a key."""
+    return hashlib.sha256(machine.encode()).hexdigest()[:16]
+
+
+def end_key(sweep: SweepStore, machine: str) -> str:
+    return f"{sweep.folder}/ends/{machine_key(machine)}.json"
+
+
+def charged_until(sweep: SweepStore, machine: str) -> float | None:
+    """Return until when earlier sessions of this machine are charged, by its clock; None if there was none."""
+    beats = [read_object(sweep.store, stat.key, WORKER) for stat in sweep.store.list(f"{sweep.folder}/workers/")]
+    ends = [(one["place"], _heard_until(one)) for one in beats if one["machine"] == machine]  # killed, not settled yet
+    with suppress(NotFound):
+        end = read_object(sweep.store, end_key(sweep, machine), SESSION_END)
+        ends.append((end["place"], end["at"]))
+    here = this_place()  # a machine's clock begins anew with each boot
+    return max((at for place, at in ends if place == here), default=None)

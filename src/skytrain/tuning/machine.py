@@ -32,7 +32,7 @@ from .driver import (
     work,
 )
 from .earlier import recorded_earlier
-from .hosts import BEAT_SECONDS, PRESENT_SECONDS, Heartbeats, SweepHost, TuneSession, ended_sessions, live_sessions
+from .hosts import BEAT_SECONDS, PRESENT_SECONDS, Heartbeats, SweepHost, TuneSession, charged_until, live_sessions
 from .joint import JointFit
 from .ledger import FINAL, BudgetError, Entry, HourlyPrice, Ledger
 from .problem import Observation, Problem
@@ -273,13 +273,13 @@ def _concluded(config: Config, setup: SweepSetup, tools: SweepTools) -> TunedSwe
 def _charged_from(sweep: SweepStore, instance: Ec2Instance | None, name: str | None) -> float:
     """Return when the machine's time began to count, by its clock: this process's start, or a rented machine's launch.
 
-    A rented machine also costs money between two sessions, so a session counts from the last heartbeat before it.
+    A rented machine also costs money between two sessions, so a session counts from the end of the one before it.
     """
     now = boot_clock()
     if instance is None:
         return now - _process_age()
-    earlier = [float(one["at"]) for one in ended_sessions(sweep, name or instance.id)]
-    return max(earlier, default=now - this_machine(instance).age_seconds)
+    until = charged_until(sweep, name or instance.id)
+    return now - this_machine(instance).age_seconds if until is None else min(now, until)
 
 
 def _check_alone(host: SweepHost, sweep: str) -> None:
