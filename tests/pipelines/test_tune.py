@@ -205,6 +205,27 @@ def test_a_signal_while_steps_are_measured_ends_the_sweep_cleanly_and_charges_th
     assert entry.what.startswith("overhead-") and entry.charged_usd > 0
 
 
+def test_no_model_is_measured_once_the_budget_is_used(root, monkeypatch):
+    """Measuring every model of a sweep of one cent on an expensive machine has cost dollars."""
+    measured = []
+    quick = tuning_story.dry_run
+
+    def expensive(config, reporter):
+        measured.append(config.model.name)
+        store = open_store(str(root))
+        Ledger(store, "sweeps/cent", 1000.0).charge("overhead-other", 999.0)  # as a killed process
+        return quick(config, reporter)
+
+    monkeypatch.setattr("skytrain.pipelines.tune.dry_run", expensive)
+    with pytest.raises(
+        BudgetError, match=r"does not pay for measuring the models' steps: \$999\.\d+ are spent\n.*--dry-run"
+    ):
+        tune(tiny_config(root, *SWEEP, "tune.name=cent", "budget.usd=999"), Silent())
+    assert len(measured) == 1  # the first, of two models and a warm-up
+    (entry,) = (one for one in SweepStore(open_store(str(root)), "cent").entries() if one.what != "overhead-other")
+    assert entry.charged_usd is not None
+
+
 def test_a_dry_run_lists_trials_within_the_budget_and_spends_nothing(root):
     config = tiny_config(root, *SWEEP, "tune.name=dry", "budget.usd=2", "tune.strategy=ladder")
     schedule = plan_sweep(config, Silent(), tuning_story.dry_run)

@@ -134,7 +134,7 @@ def test_a_sweep_that_cannot_pay_its_own_restart_says_what_is_missing_and_charge
 
 def test_the_least_that_a_refusal_names_works_and_asking_again_costs_nothing(root):
     config = tiny_config(
-        root, *SWEEP, "tune.name=least", "tune.strategy=ladder", "tune.usd_per_hour=360", "budget.usd=1"
+        root, *SWEEP, "tune.name=least", "tune.strategy=ladder", "tune.usd_per_hour=360", "budget.usd=10"
     )
     store = open_store(str(root))
 
@@ -144,9 +144,9 @@ def test_the_least_that_a_refusal_names_works_and_asking_again_costs_nothing(roo
         return float(re.search(r"budget.usd=([\d.]+);", str(error.value))[1])
 
     refused()  # and charged for what it measured
-    spent = Ledger(store, "sweeps/least", 1.0).spent_usd
+    spent = Ledger(store, "sweeps/least", 10.0).spent_usd
     least = refused()
-    assert Ledger(store, "sweeps/least", 1.0).spent_usd == spent
+    assert Ledger(store, "sweeps/least", 10.0).spent_usd == spent
     enough = replace(config, budget=replace(config.budget, usd=least))
     assert tune_here(enough, Silent(), tuning_story.sweep_tools(), since=boot_clock() - 5).history
     assert sum(one.usd for one in Ledger(store, "sweeps/least", least).entries) <= least

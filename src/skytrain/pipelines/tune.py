@@ -92,7 +92,7 @@ def _work_in_slot(config: Config, session: TuneSession | None, slot: int) -> Non
 
 
 def _measure_in_slot(config: Config, session: TuneSession | None, slot: int) -> None:
-    find_estimates(config, Silent(), sweep_tools())
+    find_estimates(config, Silent(), sweep_tools(), session=session)
 
 
 def write_sweep_report(store: Store, tuned: TunedSweep, fit: JointFit | None, metrics: TrialMetrics) -> None:

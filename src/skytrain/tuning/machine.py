@@ -105,12 +105,12 @@ def tune_here(config: Config, reporter: Reporter, tools: SweepTools, since: floa
             tools.load()
             if host.start_seconds:
                 host.start_seconds = _process_age()
+            host.settle(ledger, sweep.state())
             measuring = host.clock()
-            estimates = find_estimates(config, reporter, tools)
+            estimates = find_estimates(config, reporter, tools, session=session)
             host.measured_seconds = host.clock() - measuring
             setup = _setup(config, sweep, host, estimates, price, reporter, tools)
             ledger = setup.ledger
-            host.settle(ledger, sweep.state())
             table = LiveTable(reporter, setup.problem, sweep.history())
             reporter.note(f"sweep {sweep.name}: {sweep.url}")
             if names := setup.problem.priors.earlier_names():
@@ -180,22 +180,44 @@ def work_in_slot(config: Config, session: TuneSession, slot: int, tools: SweepTo
 
 
 def find_estimates(
-    config: Config, reporter: Reporter, tools: SweepTools, known: Mapping[str, StepEstimate] | None = None
+    config: Config,
+    reporter: Reporter,
+    tools: SweepTools,
+    known: Mapping[str, StepEstimate] | None = None,
+    session: TuneSession | None = None,
 ) -> dict[str, StepEstimate]:
     """Return the sweep's estimates, measured as its trials will run where there are none yet.
 
     Among several machines, the first one's estimates count for all. `known` are those of another sweep on this machine.
+    No model is measured once `session` has used the sweep's budget.
     """
     sweep = _open_sweep(config)
     shapes = [*trial_shapes(config), target_shape(config)]
     estimates = {**(known or {}), **known_estimates(sweep)}
     if missing_estimates(shapes, estimates) and config.tune.parallel > 1:
         reporter.note(f"measuring 20 steps of each model on one of {config.tune.parallel} slots")
-        measure_in_slot(tools.measure_in_slot, config)
+        measure_in_slot(tools.measure_in_slot, config, session)
         return known_estimates(sweep)
-    estimates = measure(shapes, estimates, reporter, tools.dry_run)
+
+    def dry_run(of: Config, reporter: Reporter) -> StepEstimate:
+        if session is not None:
+            _check_measuring(config, sweep, session)
+        return tools.dry_run(of, reporter)
+
+    estimates = measure(shapes, estimates, reporter, dry_run)
     sweep.save("estimates", {name: estimate.to_json() for name, estimate in estimates.items()})
     return estimates
+
+
+def _check_measuring(config: Config, sweep: SweepStore, session: TuneSession) -> None:
+    """Raise BudgetError where a session has used what the sweep has, and knows no prices of trials yet."""
+    ledger = Ledger(sweep.store, sweep.folder, config.budget.usd or 0.0)
+    usd = session.usd_per_hour * (boot_clock() - session.began) / 3600
+    if usd >= ledger.left_usd:
+        raise BudgetError(
+            f"budget.usd={ledger.budget_usd:g} does not pay for measuring the models' steps: "
+            f"${ledger.spent_usd + usd:.4f} are spent\n  `--dry-run` shows what a search may cost"
+        )
 
 
 def _open_sweep(config: Config) -> SweepStore:

@@ -30,6 +30,7 @@ from ..config import (
 )
 from ..jobs import count_gpus, describe_exit, die_with_parent, handled_signals
 from .hosts import TuneSession
+from .ledger import BudgetError
 
 POLL_SECONDS = 1.0
 # Runs in a separate process, so it must be a module-level function; its arguments are the configuration, the session
@@ -101,12 +102,14 @@ class SlotsInterrupted(SkytrainError):
     exit_code = EXIT_CODES[INTERRUPTED]
 
 
-def measure_in_slot(task: SlotTask, config: Config) -> None:
+def measure_in_slot(task: SlotTask, config: Config, session: TuneSession | None) -> None:
     """Measure all models as a slot will train them; the task saves the estimates in the sweep."""
     child = _start(
-        task, replace(config, tune=replace(config.tune, parallel=1)), None, SlotPlace(1, config.tune.parallel)
+        task, replace(config, tune=replace(config.tune, parallel=1)), session, SlotPlace(1, config.tune.parallel)
     )
     child.join()
+    if child.exitcode == EXIT_CODES["budget"]:
+        raise BudgetError("the steps of the models were not measured; the message is above")
     if child.exitcode:
         raise SkytrainError(f"the process that measures 20 steps {_ending(child.exitcode)}")
 
