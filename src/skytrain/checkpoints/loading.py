@@ -88,7 +88,10 @@ def recorded_tokenizer_settings(record: RunRecord) -> TokenizerConfig:
 
 
 def recorded_tokenizer(store: Store, record: RunRecord) -> Tokenizer:
-    """Return the tokenizer of a run, from the store, with the chat template of its conversations. Raises Untrusted before another folder or repository is read."""
+    """Return the tokenizer of a run, from the store, with the chat template of its conversations.
+
+    Raises Untrusted before another folder or repository is read.
+    """
     settings = recorded_tokenizer_settings(record)
     if not is_stored(settings, store, record.tokenizer_id):
         check_named([("tokenizer.name", settings.name)], f"run {record.name}")

@@ -1,4 +1,6 @@
-"""What settings of other tools are called here, for hints: Lightning, Hugging Face, nanoGPT, llm.c, torchtitan, axolotl, SkyPilot."""
+"""What settings of other tools are called here, for hints: Lightning, Hugging Face, nanoGPT, llm.c, torchtitan,
+axolotl, SkyPilot.
+"""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ GROUP_CHARS = 1 << 18
 
 
 class CharacterTables(NamedTuple):
-    """For each code point: its class flags, and its lower case if that is a single character."""
+    """The class flags of each code point, and its lower case if that is a single character."""
 
     flags: np.ndarray  # uint8
     lower: np.ndarray  # uint32

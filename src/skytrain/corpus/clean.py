@@ -24,7 +24,7 @@ class Tally(NamedTuple):
 
 
 class Cleaned(NamedTuple):
-    """For each text: the cleaned text, its bytes, and the rule that removed it (`stage.check`) or None."""
+    """The cleaned texts, the bytes of each, and the rule that removed it (`stage.check`) or None."""
 
     texts: list[str]
     sizes: list[int]

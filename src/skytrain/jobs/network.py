@@ -1,6 +1,7 @@
 """The environment of NCCL, EFA, gloo and torch's flight recorder, chosen from the hardware of this node.
 
-Variables that the user has set take precedence. Those that AWS advises against are never set, and cause a warning if the user set them.
+Variables that the user has set take precedence. Those that AWS advises against are never set, and cause a warning if
+the user set them.
 """
 
 from __future__ import annotations

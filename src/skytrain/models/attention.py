@@ -1,4 +1,6 @@
-"""Causal attention: grouped queries or latent, windows, soft-capping and sinks, and the cache of keys and values for generation."""
+"""Causal attention: grouped queries or latent, windows, soft-capping and sinks, and the cache of keys and values
+for generation.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The decoder: one class for every family; its configuration decides the parts. Single-device code that knows nothing of ranks."""
+"""The decoder: one class for every family; its configuration decides the parts.
+
+Single-device code that knows nothing of ranks.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ class TokenPositions:
 
 
 def rotation(config: DecoderConfig, start: int, length: int, device: torch.device, *, window: bool = False) -> Rotation:
-    """Return cos and sin of the angles at positions start ... start + length - 1; with `window` those of layers that have a base of their own.
+    """Return cos and sin of the angles at positions start ... start + length - 1; with `window` those of layers that
+    have a base of their own.
 
     Computed in each pass rather than kept in a buffer: it costs nothing next to a matrix product, and a model built on
     the meta device then holds nothing but parameters.

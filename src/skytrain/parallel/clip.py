@@ -21,8 +21,9 @@ def clip_gradients(
 ) -> Tensor:
     """Scale gradients so that their norm is at most `limit`, and return the norm before scaling.
 
-    torch's own function refuses a mix of plain tensors and DTensors of different meshes. `stage_ranks` share a stage of the pipeline,
-    or the whole model. `repeated` parameters are copies whose original is counted elsewhere: scaled, but not counted.
+    torch's own function refuses a mix of plain tensors and DTensors of different meshes. `stage_ranks` share a stage
+    of the pipeline, or the whole model. `repeated` parameters are copies whose original is counted elsewhere: scaled,
+    but not counted.
     """
     local: list[Tensor] = []
     counted: dict[int, list[Tensor]] = {}  # by the number of ranks that hold the same part

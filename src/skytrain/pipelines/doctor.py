@@ -34,7 +34,7 @@ def _input_check(plan: Plan, config_dirs: Sequence[Path]) -> Check:
         # The store that machines will read, not the one of the folder in which the plan was made.
         words = [*plan.words, f"store.root={preflight.config.store.root}"]
         planned = compose_model(words, config_dirs, recipe_weights="if-stored").config
-        asked = preflight.config  # beside the budget, all that a launch of the plan may change
+        asked = preflight.config  # apart from the budget, all that a launch of the plan may change
         here = replace(planned, store=asked.store, cloud=asked.cloud, run=asked.run or planned.run)
         return "; ".join(find_inputs(here, plan.job, plan.words)) or "nothing but its sources"
 

@@ -132,7 +132,9 @@ def full_steps(batches: BatchSizes, steps: int) -> float:
 
 
 def task_tokens(evaluation: EvaluationConfig, steps: int) -> int:
-    """Return the tokens that downstream tasks compute during a run: at each interval of `evaluation.every` steps, and after the last step."""
+    """Return the tokens that downstream tasks compute during a run: at each interval of `evaluation.every` steps,
+    and after the last step.
+    """
     if evaluation.every is None:
         return 0
     return tokens_of_tasks(evaluation) * -(-steps // evaluation.every)

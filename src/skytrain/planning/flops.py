@@ -104,8 +104,9 @@ def training_flops_per_token(
 ) -> int:
     """Return forward and backward FLOPs: 6 per matmul weight, plus 12·H·Q·T for the attention of each layer.
 
-    `head_size` is the mean of keys and values where they differ. `attended_lengths` has one T per layer: the sequence length, or the attention window if it is shorter. Causal
-    masking is not deducted, as in the MFU of PaLM and nanoGPT.
+    `head_size` is the mean of keys and values where they differ. `attended_lengths` has one T per layer: the sequence
+    length, or the attention window if it is shorter. Causal masking is not deducted, as in the MFU of PaLM and
+    nanoGPT.
     """
     return 6 * matmul_parameters + round(12 * heads * head_size) * sum(attended_lengths)
 

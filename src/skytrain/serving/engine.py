@@ -63,7 +63,10 @@ def clean_environment(own: bool) -> dict[str, str]:
 
 
 def find_vllm(python: str | None) -> VllmEngine:
-    """Find vLLM without importing it, and see that the torchvision it needs can be loaded. Raises ServeRefused with the command that installs it."""
+    """Find vLLM without importing it, and see that the torchvision it needs can be loaded.
+
+    Raises ServeRefused with the command that installs it.
+    """
     path = str(Path(python).expanduser()) if python else sys.executable
     try:
         asked = subprocess.run(

@@ -1,4 +1,6 @@
-"""The machines of an AWS account that carry our tags or are named by a launch: what runs, where, since when, and what it costs."""
+"""The machines of an AWS account that carry our tags or are named by a launch: what runs, where, since when, and
+what it costs.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ HUB_KEY = "HF_TOKEN"
 
 
 class MissingInput(SkytrainError):
-    """Something that the machines of a job would look for in vain."""
+    """An input of a job that its machines would not find."""
 
     exit_code = EXIT_CODES["preflight"]
 

@@ -212,7 +212,7 @@ def _most_usd(job: PlannedJob) -> float:
 
 
 def _check_inputs(stages: Sequence[_Stage], config: Config, words: Sequence[str], dry_run: bool) -> list[str]:
-    """Raise for something that machines of a stage would look for in vain; a dry run only says so."""
+    """Raise for an input that the machines of a stage would not find; a dry run only says so."""
     names = [stage.name for stage in stages]
     try:
         if "prepare" in names and config.loader.mixture:

@@ -104,7 +104,7 @@ def sellers() -> list[Seller]:
 
 
 def service_prices() -> list[ServicePrices]:
-    """Return the prices that `catalog refresh` fetches for targets, beside EC2's."""
+    """Return the prices that `catalog refresh` fetches for targets, in addition to EC2's."""
     return [target.service_prices for target in built_in_targets() if target.service_prices is not None]
 
 

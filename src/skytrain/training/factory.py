@@ -120,7 +120,9 @@ def device_name(device: str) -> str:
 
 
 def outline(config: Config, *, start_weights: bool = True) -> nn.Module:
-    """Return the model as its strategy needs it: on the meta device where a mesh will hold it in parts, since it may not fit whole."""
+    """Return the model as its strategy needs it: on the meta device where a mesh will hold it in parts, since it
+    may not fit whole.
+    """
     if uses_mesh_strategy(config):
         return outline_model(config.model, config.seed, start_weights=start_weights)
     return build_model(config.model, seed=config.seed, start_weights=start_weights)
@@ -226,7 +228,7 @@ def make_trainer(
     )
 
 
-SHOWN_METRICS = ("val/loss", "train/loss")  # beside the hyperparameters
+SHOWN_METRICS = ("val/loss", "train/loss")  # besides the hyperparameters
 HYPERPARAMETERS = ("seed", "model", "data", "tokenizer", "loader", "optimizer", "lr_schedule", "parallel", "trainer")
 
 

@@ -169,8 +169,9 @@ def centred_law(target: Rung, rate: float) -> Law:
 def priors_for(target: Rung, law: Law) -> Priors:
     """Return beliefs around a law: its own shape, that of three others, and none at all.
 
-    The others span the published exponents of the tokens, -0.32 to 0.31. The levels of the published laws differ by more than their shapes, and the batch-aware one was the nearest in every
-    family (benchmarks/tuning/families.log); so all shapes pass through the expected rate at the target.
+    The others span the published exponents of the tokens, -0.32 to 0.31. The levels of the published laws differ by
+    more than their shapes, and the batch-aware one was the nearest in every family (benchmarks/tuning/families.log);
+    so all shapes pass through the expected rate at the target.
     """
     level = law(target)
     others = [

@@ -106,8 +106,9 @@ class LawShape:
 class Priors:
     """Beliefs before the first trial, as standard deviations on logarithmic scales.
 
-    The widths say how far a law may be off: `offset` in all, `size_exponent` in that of the size, `exponent` in those of
-    horizon and batch, and `nugget` for each rung and its neighbours. They are what the families of benchmarks/tuning/families.log disagree by.
+    The widths say how far a law may be off: `offset` in all, `size_exponent` in that of the size, `exponent` in those
+    of horizon and batch, and `nugget` for each rung and its neighbours. They are what the families of
+    benchmarks/tuning/families.log disagree by.
     """
 
     law: Law  # the expected rate, and the first of the shapes

@@ -133,7 +133,10 @@ class ModelOffers:
 
 @settings
 class DecoderConfig:
-    """The built-in decoder. `family` names the Hugging Face architecture it reads and writes; the other fields decide the arithmetic."""
+    """The built-in decoder.
+
+    `family` names the Hugging Face architecture it reads and writes; the other fields decide the arithmetic.
+    """
 
     facts: ClassVar = ModelOffers(layers=True, stages=True, sequences=True, recomputes=frozenset({"selective", "full"}))
 

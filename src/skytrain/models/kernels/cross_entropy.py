@@ -55,7 +55,7 @@ if has_triton():
         BLOCK: tl.constexpr,
         STAGES: tl.constexpr,
     ):
-        """One program per row: maximum and sum in a first pass, the gradient in a second, which mostly hits the cache.
+        """Compute one row per program: maximum and sum in a first pass, the gradient in a second, which mostly hits the cache.
 
         Maximum and sum are kept per lane and combined once at the end: a reduction inside the loop would
         synchronize the warps in every iteration.
@@ -96,7 +96,7 @@ if has_triton():
 
 @dataclass(frozen=True)
 class LossTerms:
-    """What a loss is made of beside the logits of a vocabulary, which may be padded."""
+    """The inputs of a loss besides the logits of a vocabulary, which may be padded."""
 
     vocab: int
     softcap: float | None = None  # of the logits

@@ -45,7 +45,7 @@ if has_triton():
         COLUMNS: tl.constexpr,
         STAGES: tl.constexpr,
     ):
-        """Each program handles a strip of columns and every n-th tile of rows, and sums its columns in registers."""
+        """Handle a strip of columns and every n-th tile of rows in each program, which sums its columns in registers."""
         column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         column_inside = column < columns
         bias = tl.load(bias_ptr + column, mask=column_inside, other=0.0).to(tl.float32)

@@ -80,7 +80,7 @@ if has_triton():
         WIDTH: tl.constexpr,
         STAGES: tl.constexpr,
     ):
-        """Each program handles every n-th tile of rows and sums the gradients of the three vectors in registers."""
+        """Handle every n-th tile of rows in each program, which sums the gradients of the three vectors in registers."""
         column = tl.arange(0, WIDTH)
         column_inside = column < width
         gain = tl.load(gain_ptr + column, mask=column_inside, other=0.0).to(tl.float32)

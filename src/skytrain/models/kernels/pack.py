@@ -29,7 +29,7 @@ if has_triton():
         SIZE: tl.constexpr,
         ROWS: tl.constexpr,
     ):
-        """Each program handles the query, key or value of one head and every n-th tile of rows.
+        """Handle the query, key or value of one head and every n-th tile of rows in each program.
 
         Inputs have shape (rows, heads, SIZE), with a row stride.
         """

@@ -68,7 +68,7 @@ if has_triton():
         WIDTH: tl.constexpr,
         STAGES: tl.constexpr,
     ):
-        """Each program handles every n-th tile of rows and sums the gradient of the gain in registers.
+        """Handle every n-th tile of rows in each program, which sums the gradient of the gain in registers.
 
         Rows of a tile are added to each other only once, at the end: in the loop that would synchronize the warps.
         """

@@ -58,7 +58,7 @@ if has_triton():
         HALF: tl.constexpr,
         ROWS: tl.constexpr,
     ):
-        """Each program handles one head of queries or keys in a tile of rows; the two halves of a head are turned together."""
+        """Handle one head of queries or keys in a tile of rows in each program; the two halves of a head are turned together."""
         each = heads // groups
         head = tl.program_id(1)
         query = head < heads
@@ -115,7 +115,7 @@ if has_triton():
         HALF: tl.constexpr,
         ROWS: tl.constexpr,
     ):
-        """Each program handles one head and every n-th tile of rows, and sums the gradient of its gain in registers."""
+        """Handle one head and every n-th tile of rows in each program, which sums the gradient of its gain in registers."""
         each = heads // groups
         head = tl.program_id(1)
         query = head < heads

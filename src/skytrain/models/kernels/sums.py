@@ -16,7 +16,7 @@ if has_triton():
 
     @triton.jit
     def _sum_rows(x_ptr, out_ptr, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-        """Each program sums a strip of columns over every n-th tile of rows."""
+        """Sum a strip of columns over every n-th tile of rows in each program."""
         column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
         total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
         for start in range(tl.program_id(1) * ROWS, rows, tl.num_programs(1) * ROWS):

@@ -30,7 +30,7 @@ def account_checks(*names: str) -> tuple[Check, ...]:
 def require(checks: Sequence[Check], preflight: Preflight, tell: Callable[[Finding], None]) -> None:
     """Run the checks before a launch. Raises CloudError, with its exit code, for the first one that fails.
 
-    Whose the bucket is, is asked before anything is written there: who may not write into somebody else's is told so.
+    The owner of the bucket is checked before anything is written: a bucket of somebody else has its own error.
     """
     before_store = ("account", "credentials", "bucket")
     first = [check for check in checks if check.name in before_store]

@@ -45,7 +45,7 @@ SMOKE_SECONDS = 3600.0  # after which a smoke test is ended
 
 
 class PreflightError(SkytrainError):
-    """Something that a job would wait for in vain."""
+    """The error of a job that would wait for ever for what its cluster lacks."""
 
     exit_code = EXIT_CODES["preflight"]
 
@@ -202,7 +202,10 @@ def wait_for_pods(launch: EksLaunch, tell: Callable[[str], None]) -> None:
 
 
 def _caller(config: Config, session: Callable[[], AwsSession]) -> tuple[str, str, str]:
-    """Return who launches, in which account, and the caller's ARN. A cluster that is reached by a kubeconfig needs no credentials of AWS."""
+    """Return who launches, in which account, and the caller's ARN.
+
+    A cluster that is reached by a kubeconfig needs no credentials of AWS.
+    """
     if config.cloud.eks.cluster is None:
         return config.cloud.owner or "unknown", config.cloud.account or "", ""
     identity = session().identity

@@ -118,7 +118,9 @@ def _preemption_lines(run: str, jobs: Sequence[SchedulerJob]) -> list[str]:
 
 
 def resiliency_lines(jobs: Sequence[SchedulerJob], most: int = 5) -> list[str]:
-    """Return the last lines that HyperPod's resiliency wrote into the log of the newest job: faulty nodes, replacements, restarts."""
+    """Return the last lines that HyperPod's resiliency wrote into the log of the newest job: faulty nodes,
+    replacements, restarts.
+    """
     if not jobs or jobs[0].log is None or not (path := Path(jobs[0].log)).exists():
         return []
     return [line.strip() for line in path.read_text(errors="replace").splitlines() if AUTO_RESUME in line][-most:]
