@@ -1,8 +1,6 @@
-from .best_plot import best_svg as best_svg
 from .compare_page import compare_html as compare_html
 from .console import Console as Console
 from .corpus_page import corpus_html as corpus_html
-from .curve_plot import curves_svg as curves_svg
 from .curves import (
     MAX_RUNS as MAX_RUNS,
     AttemptSpan as AttemptSpan,
@@ -12,10 +10,9 @@ from .curves import (
     shown_metrics as shown_metrics,
 )
 from .dashboard_page import dashboard_data as dashboard_data, dashboard_html as dashboard_html
-from .load_plot import load_svg as load_svg
-from .loss_plot import loss_svg as loss_svg
 from .merge_page import merge_html as merge_html, merge_table as merge_table, merge_tasks_table as merge_tasks_table
 from .page import framed_page as framed_page
+from .plots import best_svg as best_svg, curves_svg as curves_svg, load_svg as load_svg, loss_svg as loss_svg
 from .png import png_of as png_of
 from .run_page import RunPage as RunPage, run_html as run_html
 from .sweep_page import SweepReport as SweepReport, sweep_html as sweep_html, sweep_plots as sweep_plots

@@ -37,7 +37,6 @@ FEES = ServicePrices(
     gpus=False,
     choose=max,
 )
-LONGEST_HOURS = 6.0  # a cluster is made large enough for this
 NODE_TYPES = ("r5.xlarge", "r5.2xlarge", "r5.4xlarge", "r7i.xlarge", "r7i.2xlarge", "r7i.4xlarge")
 MOST_NODES = 200
 MOST_SERVERLESS_DISK_GB = 200
@@ -201,9 +200,7 @@ def cluster_offer(work: CorpusWork, wanted: EmrConfig, catalog: Catalog, region:
     )
 
 
-def sized_cluster(
-    work: CorpusWork, wanted: EmrConfig, kind: str, catalog: Catalog, deadline: float = LONGEST_HOURS
-) -> EmrConfig:
+def sized_cluster(work: CorpusWork, wanted: EmrConfig, kind: str, catalog: Catalog, deadline: float) -> EmrConfig:
     """Return the settings with as many nodes of one type as finish in time: a quarter on demand, at least two nodes."""
 
     available = max(0.25, deadline - CLUSTER_START_SECONDS / 3600) * 3600

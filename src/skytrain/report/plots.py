@@ -1,13 +1,18 @@
-"""The plot of one metric of one or more runs, for a write-up."""
+"""Plots for a write-up, as SVG: metrics of runs, losses over what they cost, a load test, and the loss that dollars buy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .axes import PALETTE, Plot, PlotLayer
+from .axes import PALETTE, XY, Plot, PlotLayer
 from .curves import STDERR, RunCurves, has_minimum, thinned_curve, title_of
+
+if TYPE_CHECKING:
+    from ..bench import LoadLevel
+    from ..planning import BestRow, LossLaw
 
 PLOT_BUCKETS = 400
 CHANCE_COLOUR = 6  # black
@@ -72,3 +77,56 @@ def _errors(run: RunCurves, metric: str, axis: str, colour: int) -> list[PlotLay
 
 def _points(xs: np.ndarray, ys: np.ndarray) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in zip(xs, ys, strict=True)]
+
+
+def loss_svg(x_label: str, curves: Sequence[tuple[str, Sequence[Sequence[XY]]]], loss: float | None = None) -> str:
+    """Plot the curves of each name, one line for each seed, with a dashed line at `loss`."""
+    layers = [
+        PlotLayer(name, run, kind, colour)
+        for colour, (name, runs) in enumerate(curves)
+        for run in runs
+        for kind in ("line", "dots")
+    ]
+    ends = [x for _, runs in curves for run in runs for x, _ in run]
+    if loss is not None and ends:
+        layers.append(PlotLayer("", [(min(ends), loss), (max(ends), loss)], "dashes", 6))
+    return Plot(
+        title="validation loss", x_label=x_label, y_label="loss, nats", layers=layers, log_x=True, log_y=False
+    ).svg()
+
+
+def load_svg(title: str, levels: Sequence[LoadLevel]) -> str:
+    """Plot tokens per second and the time to the first token over concurrency; empty if all requests failed."""
+    done = [level for level in levels if level.completed]
+    layers = [
+        PlotLayer("tokens/s", [(level.concurrency, level.tokens_per_s) for level in done], "line", 0),
+        PlotLayer("tokens/s", [(level.concurrency, level.tokens_per_s) for level in done], "dots", 0),
+    ]
+    for colour, percentile in enumerate((50, 95, 99), start=1):
+        name = f"first token p{percentile}, ms"
+        points = [(level.concurrency, 1000 * level.first_token[percentile]) for level in done]
+        layers += [PlotLayer(name, points, "line", colour), PlotLayer(name, points, "dots", colour)]
+    return Plot(
+        title=title, x_label="requests at once", y_label="tokens/s, milliseconds", layers=layers, log_x=True, log_y=True
+    ).svg()
+
+
+def best_svg(frontier: Sequence[BestRow], choice: BestRow, law: LossLaw, second: LossLaw) -> str:
+    """Plot the expected loss of the best model over the budget, with its 80% interval, by both laws."""
+    lows = [(row.budget_usd, row.forecast.low) for row in frontier]
+    highs = [(row.budget_usd, row.forecast.high) for row in frontier]
+    points = [(row.budget_usd, row.forecast.loss) for row in frontier]
+    layers = [
+        PlotLayer("80% interval", [*lows, *reversed(highs)], "band", 0),
+        PlotLayer(law.name, points, "line", 0),
+        PlotLayer(law.name, points, "dots", 0),
+        PlotLayer(second.name, [(row.budget_usd, row.other.loss) for row in frontier], "dashes", 1),
+    ]
+    return Plot(
+        title=f"the lowest expected loss for a budget, {choice.config.data.name}",
+        x_label="budget, dollars",
+        y_label="loss, nats per token",
+        layers=layers,
+        log_x=True,
+        marks=[(choice.budget_usd, choice.forecast.loss)],
+    ).svg()
