@@ -245,7 +245,7 @@ def rest_of_budget(
     assert planned.choice is not None and planned.choice.estimate is not None
     if request.budget_usd is None or planned.choice.estimate.usd_p90 > request.budget_usd / 2:
         return None
-    if isinstance(config.model, DecoderConfig) and config.model.weights is not None:
+    if has_layers(config.model) and config.model.weights is not None:
         return None  # new weights, which --best plans, do not know what these have learned
     try:
         row, search = _best_now(words, config_dirs, request, reads_store=False)
@@ -325,7 +325,7 @@ class _Search:
         most = (request.budget_usd or 1.0) * SPREAD[-1]
         self.request = replace(request, tokens_open=True, budget_usd=most, most_hours=self.deadline)
         config = composed.config
-        assert isinstance(config.model, DecoderConfig)
+        assert has_layers(config.model)
         if config.trainer.batch_schedule:
             raise ConfigError(
                 "trainer.batch_schedule",
@@ -466,7 +466,7 @@ class _Search:
         return min(range(len(tried)), key=lambda n: abs(math.log(tried[n] / best)))
 
     def _row_of(self, config: Config, purchase: Purchase, budget: float) -> BestRow:
-        assert isinstance(config.model, DecoderConfig)
+        assert has_layers(config.model)
         size = decoder_size(config.model)
         batch = config.trainer.batch_tokens
         useful = self.forecaster.useful(purchase.tokens, batch)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..aws import PREVIEW_NOTE, is_preview
-from ..config import DecoderConfig, SkytrainError, StoreConfig, compose, skytrain_cache_folder
+from ..config import SkytrainError, StoreConfig, compose, has_layers, skytrain_cache_folder
 from ..export import SUMS, read_sums
 from ..models import find_weights, is_pretrained, place_of
 from ..planning import decoder_size
@@ -49,7 +49,7 @@ def preview_model(job: ServeJob, reporter: Reporter) -> ServedModel:
         record = load_run(open_store(here.config.store), (source or "").partition("@")[0])
         model, parameters = record.config["model"], record.parameters
     except SkytrainError:
-        if not isinstance(config.model, DecoderConfig):
+        if not has_layers(config.model):
             raise SkytrainError("there is no such model here\n  add the recipe that it was trained with") from None
         model, parameters = asdict(config.model), decoder_size(config.model).parameters
         reporter.note(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 
-from ..config import Config, DecoderConfig, format_count, scaled_parts, total_tokens
+from ..config import Config, DecoderConfig, format_count, has_layers, scaled_parts, total_tokens
 from .catalog import Catalog
 from .flops import DecoderSize, decoder_flops_per_token, decoder_size
 from .loss_laws import OPEN_RUNS, Forecast, LossForecaster, known_texts, least_known
@@ -42,7 +42,7 @@ class BestRow:
 
     @property
     def model(self) -> DecoderConfig:
-        assert isinstance(self.config.model, DecoderConfig)
+        assert has_layers(self.config.model)
         return self.config.model
 
     @property
@@ -122,7 +122,7 @@ def batches(sequence_length: int) -> list[int]:
 
 def recipe_efficiency(config: Config) -> float:
     """Return how many tokens of a well-tuned AdamW run of a modern decoder one token of this recipe is worth."""
-    learned = isinstance(config.model, DecoderConfig) and config.model.positions == "learned"
+    learned = has_layers(config.model) and config.model.positions == "learned"
     return (MUON_EFFICIENCY if config.optimizer.name == "muon" else 1.0) * (GPT2_EFFICIENCY if learned else 1.0)
 
 
@@ -134,7 +134,7 @@ def expected_loss(config: Config) -> Forecast | None:
     Levels of texts and recipes come from runs in usual batches, so the batch does not count here.
     It is that of new weights: a run that starts from others, or continues a text that they have seen, is not foreseen.
     """
-    if not isinstance(config.model, DecoderConfig) or config.model.weights is not None:
+    if not has_layers(config.model) or config.model.weights is not None:
         return None
     text = known_texts().get(config.data.name)
     tokens = float(total_tokens(config))
