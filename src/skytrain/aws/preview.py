@@ -34,14 +34,14 @@ def is_preview(cloud: CloudConfig) -> bool:
     return cloud.account == ACCOUNT
 
 
-def account_folders(folders: Sequence[Path], words: Sequence[str] = (), region: str | None = None) -> list[Path]:
+def account_folders(folders: Sequence[Path], overrides: Sequence[str] = (), region: str | None = None) -> list[Path]:
     """Return the folders of groups; where none of them has an account, with one that has placeholders.
 
-    They are in the region that `words` give to cloud.region, else in `region`.
+    They are in the region that `overrides` give to cloud.region, else in `region`.
     """
     if any((folder / CLOUD_FILE).is_file() for folder in [*folders, Path()]):
         return [*folders]
-    typed = [word.partition("=")[2] for word in words if word.startswith("cloud.region=")]
+    typed = [word.partition("=")[2] for word in overrides if word.startswith("cloud.region=")]
     wanted = typed[-1] if typed else region
     return [*folders, FOLDER if wanted in (None, "null", REGION) else _folder_in(str(wanted))]
 

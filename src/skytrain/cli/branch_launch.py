@@ -24,8 +24,8 @@ def launch_experts(domains: DomainsFile, folders: list[Path], yes: bool, dry_run
     from .console import print_table, reporter
     from .launch import show_finding
 
-    def compose(words: list[str]) -> Composed:
-        return compose_overrides(words, folders, domains.seed)
+    def compose(overrides: list[str]) -> Composed:
+        return compose_overrides(overrides, folders, domains.seed)
 
     config = compose([*domains.overrides(next(iter(domains.experts)))]).config
     session = Preflight(config=config).session

@@ -35,7 +35,7 @@ class _Expert:
 
     domain: str
     run: str
-    words: list[str]
+    overrides: list[str]
     plan: Plan  # of the steps that it has left
 
 
@@ -51,9 +51,9 @@ def plan_experts(
     reserved = 0.0
     budget = None
     for domain in domains.experts:
-        words = expert_words(domains, domain)
+        overrides = expert_words(domains, domain)
         run = domains.run_name(domain)
-        composed = compose(words)
+        composed = compose(overrides)
         budget = composed.config.budget.usd
         record = find_expert(store, run)
         live = live_launch(launches_of(store, run), store, datetime.now(UTC), ask_account(session, store))
@@ -64,7 +64,7 @@ def plan_experts(
             reserved += max(0.0, _share_of(live, store) - spent_usd(store, run))
             reporter.note(f"{run}: launched at {live.launched_at}, and not over")
         else:
-            waiting.append(_Expert(domain, run, words, _planned(compose, words, _first_step(domains))))
+            waiting.append(_Expert(domain, run, overrides, _planned(compose, overrides, _first_step(domains))))
     left = None if budget is None else max(0.0, budget - reserved)
     total = sum(one.plan.choice.cost.usd for one in waiting)
     if left is not None and total > left:
@@ -85,11 +85,11 @@ def _launch(
     """Divide what is left by the planned dollars. AWS ends the machines when the expert's share is spent."""
     left, total, count = money
     usd = expert.plan.choice.cost.usd
-    words = expert.words
+    overrides = expert.overrides
     share = None if left is None else left * usd / total
     if share is not None:  # a run's budget counts what it has spent before
-        words = [*words, f"budget.usd={spent_usd(store, expert.run) + share:.2f}"]
-    composed = compose(words)
+        overrides = [*overrides, f"budget.usd={spent_usd(store, expert.run) + share:.2f}"]
+    composed = compose(overrides)
     offers = [_limited(offer, share, count) for offer in expert.plan.offers]
     plan = replace(
         expert.plan, offers=offers, config=dict(composed.values), words=list(composed.overrides), budget_usd=share
@@ -112,19 +112,19 @@ def _limited(offer: PlannedOffer, share_usd: float | None, count: int) -> Planne
     return replace(offer, quota=quota, kill_after_seconds=min(offer.kill_after_seconds, most))
 
 
-def _planned(compose: Compose, words: Sequence[str], first_step: int) -> Plan:
+def _planned(compose: Compose, overrides: Sequence[str], first_step: int) -> Plan:
     """Plan the steps from the seed on: the steps before it are paid for."""
-    whole = compose(list(words))
+    whole = compose(list(overrides))
     steps = total_steps(whole.config) - first_step
     if steps <= 0:
         raise SkytrainError(
             f"the seed is at step {first_step}, and the experts end at {total_steps(whole.config)}\n  raise trainer.steps"
         )
-    composed = compose([*words, f"trainer.steps={steps}", "trainer.tokens=null"])
+    composed = compose([*overrides, f"trainer.steps={steps}", "trainer.tokens=null"])
     config = composed.config
     if config.cloud.region is None:
         raise SkytrainError("cloud.region is not set\n  add cloud=ec2")
-    open_mesh = leaves_mesh_open(config.parallel) and "parallel=single" not in words
+    open_mesh = leaves_mesh_open(config.parallel) and "parallel=single" not in overrides
     with tempfile.TemporaryDirectory() as folder:
         request = PlanRequest(None, region=config.cloud.region)
         planned = plan_run(composed, open_mesh, request, Trials(0, 1), Path(folder) / "plan.json")

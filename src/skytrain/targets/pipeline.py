@@ -211,7 +211,7 @@ def _most_usd(job: PlannedJob) -> float:
     return max(offer.nodes * offer.max_usd_per_hour_each * offer.kill_after_seconds / 3600 for offer in job.plan.offers)
 
 
-def _check_inputs(stages: Sequence[_Stage], config: Config, words: Sequence[str], dry_run: bool) -> list[str]:
+def _check_inputs(stages: Sequence[_Stage], config: Config, overrides: Sequence[str], dry_run: bool) -> list[str]:
     """Raise for an input that the machines of a stage would not find; a dry run only says so."""
     names = [stage.name for stage in stages]
     try:
@@ -221,10 +221,10 @@ def _check_inputs(stages: Sequence[_Stage], config: Config, words: Sequence[str]
                 "  prepare each of them first: skytrain launch prepare data=NAME"
             )
         if "train" in names:
-            find_inputs(config, "train", words, prepared="prepare" not in names)
+            find_inputs(config, "train", overrides, prepared="prepare" not in names)
         if "prepare" in names:
-            find_inputs(config, "prepare", words)
-        find_inputs(config, "finish", words, prepared="train" not in names)
+            find_inputs(config, "prepare", overrides)
+        find_inputs(config, "finish", overrides, prepared="train" not in names)
     except SkytrainError as error:
         if not dry_run:
             raise
