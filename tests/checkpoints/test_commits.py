@@ -10,15 +10,11 @@ from skytrain.checkpoints import (
     SaveFailed,
     committed_steps,
     open_checkpoint,
-    open_deepspeed,
     prune,
     step_key,
     write_validation,
 )
-from skytrain.checkpoints.commits import commit
-from skytrain.checkpoints.deepspeed import cache_of
-from skytrain.checkpoints.errors import DamagedCheckpoint, TakenOver
-from skytrain.checkpoints.manifest import DEEPSPEED, CheckpointManifest
+from skytrain.checkpoints.errors import TakenOver
 from skytrain.runs import claim_attempt, record_resume
 
 
@@ -170,25 +166,3 @@ def test_pruning_finds_what_a_kill_in_the_middle_of_a_file_left_on_the_disk(stor
     prune(store, "r", Keep(last=2), attempt=1)
     assert not cut_off.exists()
     assert committed_steps(store, "r") == [10]
-
-
-def test_converted_weights_are_kept_by_what_was_read_whatever_a_marker_says_since(store):
-    """A machine that rewrites its marker would have its weights kept in the place of another run's."""
-    key = step_key("r", 5)
-    attempt = attempt_from(store, 0)
-    layout = {"stage": 3, "world_size": 2, "bf16": True, "offload": ""}
-    commit(store, key, attempt, "0.0", CheckpointManifest({}, state={"deepspeed": layout}, kind=DEEPSPEED))
-    marker = json.loads(store.read(f"{key}/COMMITTED.0", None))
-    opened = open_deepspeed(store, key)
-    store.write(f"{key}/COMMITTED.0", json.dumps({**marker, "manifest_sha256": "0" * 64}).encode())
-    assert cache_of(opened).name == marker["manifest_sha256"]
-
-
-@pytest.mark.parametrize("layout", [None, {}, {"stage": "3", "world_size": 2, "bf16": True, "offload": ""}])
-def test_a_layout_of_deepspeed_that_is_none_is_damage(store, layout):
-    key = step_key("r", 5)
-    attempt = attempt_from(store, 0)
-    state = {} if layout is None else {"deepspeed": layout}
-    commit(store, key, attempt, "0.0", CheckpointManifest({}, state=state, kind=DEEPSPEED))
-    with pytest.raises(DamagedCheckpoint, match="is damaged"):
-        open_deepspeed(store, key)

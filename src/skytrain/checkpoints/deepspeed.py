@@ -16,6 +16,7 @@ import pickle
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,12 +82,30 @@ def read_file(path: Path, classes: Mapping[str, Any] | None = None, *, mapped: b
     `mapped` leaves tensors in the file until they are read, for files that may not fit into memory.
     """
     known = [((classes or {}).get(name, _Ignored), name) for name in CLASSES]
+    with _content_of(path.name), torch.serialization.safe_globals(known):  # type: ignore[arg-type]
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+
+
+@contextmanager
+def _content_of(where: str) -> Iterator[None]:
+    """Report what goes wrong inside the block with DeepSpeed's files as damage: torch raises whatever they lead it to."""
     try:
-        with torch.serialization.safe_globals(known):  # type: ignore[arg-type]
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except pickle.UnpicklingError as error:
+        yield
+    except SkytrainError:
+        raise
+    except (
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+        RuntimeError,
+        EOFError,
+        pickle.PickleError,
+    ) as error:
+        said = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise DamagedCheckpoint(
-            f"{path.name} has contents that no DeepSpeed checkpoint has, and was not read: {str(error).splitlines()[0]}\n"
+            f"{where} has contents that no DeepSpeed checkpoint has, and was not read: {said}\n"
             "  it was not made by Skytrain, or by a version of DeepSpeed that Skytrain does not support"
         ) from error
 
@@ -188,7 +207,8 @@ def convert_deepspeed(store: Store, key: str, target_key: str, *, attempt: int =
     opened = _convertible(store, key)
     with tempfile.TemporaryDirectory(prefix="skytrain-deepspeed-") as scratch:
         opened.fetch(Path(scratch))
-        named = merge(Path(scratch), opened.layout)
+        with _content_of(opened.saved.tensors.url):
+            named = merge(Path(scratch), opened.layout)
     tensors = {f"model/{name}": value for name, value in named.weights.items()}
     for name, slots in named.slots.items():
         tensors |= {f"optimizer/0/{name}/{slot}": value for slot, value in slots.items()}
@@ -210,8 +230,8 @@ def open_weights(store: Store, key: str) -> Saved:
     commit = opened.saved.commit
     cache = cache_of(opened)
     cached = open_store(str(cache))
-    name = step_key("weights", commit.step)
-    if not committed_steps(cached, "weights"):
+    name = step_key("weights", 0)  # runs may have the same weights at different steps
+    if 0 not in committed_steps(cached, "weights"):
         log.warning("%s is in DeepSpeed's format: converting its weights, once, to %s", store.url(key), cache)
         _convert_weights(opened, SaveTarget(cached, name), cache)
     weights = open_checkpoint(cached, name)
@@ -239,8 +259,9 @@ def _convert_weights(opened: DeepSpeedCheckpoint, target: SaveTarget, cache: Pat
         )
     with tempfile.TemporaryDirectory(dir=cache, prefix="files-") as scratch:
         opened.fetch_weights(Path(scratch))
-        named = weights(Path(scratch), opened.layout)
-        write_streamed(target, ((f"model/{name}", value) for name, value in named), {})
+        with _content_of(opened.saved.tensors.url):
+            named = weights(Path(scratch), opened.layout)
+            write_streamed(target, ((f"model/{name}", value) for name, value in named), {})
 
 
 def convert_newest(store: Store, run: str) -> int:
@@ -338,7 +359,7 @@ def _one(folder: Path, pattern: str, *, mapped: bool) -> Any:
 
 def _cut_row(partitions: Sequence[Tensor], shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of ZeRO-1 or -2: all parameters form one row, split evenly over the ranks, with padding last."""
-    parts = [partition.detach().reshape(-1) for partition in partitions]
+    parts = [_flat(partition) for partition in partitions]
     each = parts[0].numel()
     start = 0
     for name, shape in shapes.items():
@@ -355,9 +376,16 @@ def _cut_each(partitions: Sequence[Tensor], shapes: Mapping[str, torch.Size]) ->
     start = 0
     for name, shape in shapes.items():
         each = -(-shape.numel() // len(partitions))
-        whole = torch.cat([partition.detach().reshape(-1)[start : start + each] for partition in partitions])
+        whole = torch.cat([_flat(partition)[start : start + each] for partition in partitions])
         yield name, whole[: shape.numel()].view(shape).clone()
         start += each
+
+
+def _flat(partition: Tensor) -> Tensor:
+    """Return a partition as one row. One that repeats its bytes would be longer than its file, and fill the memory."""
+    if not partition.is_contiguous():
+        raise ValueError("a partition is not one row of numbers")
+    return partition.detach().reshape(-1)
 
 
 def _named(pairs: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
