@@ -85,6 +85,14 @@ def test_a_file_of_a_group_with_another_ending_is_found(tmp_path: Path, monkeypa
         compose(["recipe=mine"])
 
 
+def test_a_path_beside_groups_of_ones_own_is_not_a_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mine.yaml").write_text("name: mine\n")
+    with pytest.raises(ConfigError, match=r"'/corpus' is not a choice .*\n.*data.source.paths='/corpus/\*'"):
+        compose(["data=/corpus"])
+
+
 OF_OTHER_TOOLS = (
     *("trainer.batch_size=4", "parallel.strategy=ddp", "n_layer=4", "data.source.paths=X"),
     *("trainer.accelerator=gpu", "trainer.limit_val_batches=10", "optimizer.betas=[0.9,0.95]"),

@@ -369,7 +369,8 @@ def _bad_choice(loader: Any, choices: list[Override], error: Exception, folders:
                 hint = f"did you mean {given}?  "
             if group == "budget" and (usd := meant_number(word)):
                 hint = f"did you mean budget.usd={usd}?  "
-            other = next((path for folder in folders for path in (folder / group).glob(f"{word}.*")), None)
+            files = (path for folder in folders for path in (folder / group).glob("*.*"))
+            other = next((path for path in files if path.name.startswith(f"{word}.")), None)
             if other is not None:
                 hint = f"the file {group}/{other.name} must be named {word}.yaml  "
             if group == "store" and ("/" in word or "." in word):
