@@ -213,21 +213,34 @@ def test_folder_of_the_cache_is_made_again_where_it_is_damaged_or_of_another_mod
     folder: Path, tmp_path: Path
 ) -> None:
     """Two models of one architecture under one name: their files have equal sizes."""
-    models = []
-    for number in range(2):
-        shutil.copytree(folder, tmp_path / f"store{number}/exports/tiny")
-        job = ServeJob(compose([]), ServeRequest(f"file://{tmp_path}/store{number}/exports/tiny"))
-        if number:
-            exported = tmp_path / "store1/exports/tiny"
-            weights = bytearray((exported / "model.safetensors").read_bytes())
-            weights[-5] ^= 1
-            (exported / "model.safetensors").write_bytes(weights)
-            write_sums(exported)
-        models.append(served_model(job, "bf16", Silent()))
-    assert models[0].folder == models[1].folder and models[0].sha256 != models[1].sha256
-    cached = models[1].folder / "model.safetensors"
+    exported = tmp_path / "store/exports/tiny"
+    shutil.copytree(folder, exported)
+    job = ServeJob(compose([]), ServeRequest(f"file://{exported}"))
+    first = served_model(job, "bf16", Silent())
+    weights = bytearray((exported / "model.safetensors").read_bytes())
+    weights[-5] ^= 1
+    (exported / "model.safetensors").write_bytes(weights)
+    write_sums(exported)
+    second = served_model(job, "bf16", Silent())
+    assert first.folder == second.folder and first.sha256 != second.sha256
+    cached = second.folder / "model.safetensors"
     cached.write_bytes(bytes(len(cached.read_bytes())))
-    assert served_model(job, "bf16", Silent()) == models[1]
+    assert served_model(job, "bf16", Silent()) == second
+
+
+def test_an_export_of_any_name_leaves_what_else_is_in_the_cache(folder: Path, tmp_path: Path) -> None:
+    """Another store's model of this name may be served at this moment; `tls` has the keys of certificates."""
+    key = tmp_path / "serving/tls/key.pem"
+    key.parent.mkdir(parents=True)
+    key.write_text("secret")
+    folders = set()
+    for place in ("store0/exports/tls", "store1/exports/tls"):
+        shutil.copytree(folder, tmp_path / place)
+        (tmp_path / place / "key.pem").write_text("known to its author")
+        write_sums(tmp_path / place)
+        job = ServeJob(compose([]), ServeRequest(f"file://{tmp_path}/{place}"))
+        folders.add(served_model(job, "bf16", Silent()).folder)
+    assert key.read_text() == "secret" and len(folders) == 2
 
 
 def test_exported_folder_of_a_store_is_fetched_and_compared_with_its_hashes(folder: Path, tmp_path: Path) -> None:

@@ -161,7 +161,8 @@ def _fetched(job: ServeJob, source: str, reporter: Reporter, to: Path | None = N
             f"{source} has no {SUMS}: it is not a folder that `skytrain serve` or `export` wrote"
         ) from None
     sums = read_sums(text, f"{source}/{SUMS}")
-    folder = to or _cache() / key
+    # Another store's model may have this name; so may what else is in the cache, such as the keys of certificates.
+    folder = to or _cache() / f"{key}-{hashlib.sha256(f'{root}/{key}'.encode()).hexdigest()[:16]}"
     stats = {each.key: each.size for each in store.list(key)}
     total = sum(stats.values())
     done = 0.0
