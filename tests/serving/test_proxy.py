@@ -265,6 +265,32 @@ def test_what_vllm_itself_leaves_open_is_closed(tmp_path: Path) -> None:
         assert ask(outer, "POST", "/v1/completions", "wrong", body, **typed) == 401
 
 
+COMPARED = """
+import secrets
+from starlette.datastructures import Headers
+from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
+
+seen, real = [], secrets.compare_digest
+secrets.compare_digest = lambda given, known: [seen.append({len(given), len(known)}), real(given, known)][1]
+guard = AuthenticationMiddleware(None, ["the-key"])
+for key in ("the-key", "the-kez", "t", "the-key-and-more"):
+    print(key, guard.verify_token(Headers({"Authorization": f"Bearer {key}"})), seen.pop(), seen)
+"""
+
+
+@pytest.mark.slow
+def test_vllm_compares_hashes_of_keys_in_constant_time() -> None:
+    """The proxy has no key: how long an answer takes must not say how much of one is right, or how long it is."""
+    done = subprocess.run([str(vllm_python()), "-c", COMPARED], capture_output=True, text=True, check=True)
+    said = [line for line in done.stdout.splitlines() if line.endswith("[]")]
+    assert said == [
+        "the-key True {32} []",
+        "the-kez False {32} []",
+        "t False {32} []",
+        "the-key-and-more False {32} []",
+    ]
+
+
 def is_vllm(port: int) -> bool:
     try:
         return ask(port, "GET", "/version") == 200
