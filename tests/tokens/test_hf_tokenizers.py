@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from skytrain.config import BPETokenizerConfig, ConfigError, SkytrainError, compose
-from skytrain.storage import open_store
+from skytrain.storage import DamagedRecord, open_store
 from skytrain.tokens import hf_encoders, load_tokenizer_folder, open_tokenizer, read_tokenizer_settings, train_bpe
 from skytrain.tokens.encoders import TRICKY
 from skytrain.tokens.hf_files import TokenizerFiles, read_tokenizer_files, tokenizer_id
@@ -171,6 +171,17 @@ def test_a_tokenizer_that_was_altered_in_the_store_is_refused(folders: dict[str,
     store.write(f"tokenizers/{id_}/tokenizer_config.json", b"{}")
     with pytest.raises(SkytrainError, match="was altered"):
         open_tokenizer(config.tokenizer, store)
+
+
+@pytest.mark.filterwarnings("ignore:fastokens does not serve", "ignore:the spelling of special tokens")
+def test_a_pattern_that_matches_no_text_in_time_is_damage_of_the_tokenizer(pairs: dict[str, Any]) -> None:
+    """Engines give up, as a panic of Rust, which is no Exception of Python."""
+    ours: HFTokenizer = pairs["byte_level"][0]
+    replaces = {"type": "Replace", "pattern": {"Regex": r"(x+)\1+y"}, "content": "z"}
+    hostile = HFTokenizer("x-1", ours.files, {**ours.definition, "normalizer": replaces}, ours.rules)
+    with pytest.raises(DamagedRecord, match="takes more time than engines allow") as caught:
+        hostile.encode_batch(["x" * 3000])
+    assert caught.value.exit_code == 9
 
 
 @pytest.mark.filterwarnings("ignore:fastokens does not serve")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from itertools import pairwise
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..config import MissingExtra
+from ..storage import DamagedRecord
 
 END_OF_TEXT = "<|endoftext|>"
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
@@ -30,6 +32,20 @@ TRICKY = (
 )
 
 Encode = Callable[[list[str]], list[np.ndarray]]
+
+
+@contextmanager
+def panics() -> Iterator[None]:
+    """Report the panic of an engine as damage: whoever made a tokenizer chooses its patterns, and some match no text in time."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # Rust's, which is no Exception and has no module to import
+            raise
+        raise DamagedRecord(
+            f"the tokenizer cannot be used with this text: {error}\n"
+            "  one of its patterns takes more time than engines allow: choose another tokenizer"
+        ) from None
 
 
 def fastest_encoder(definition: str, reference: Encode) -> Encode:
@@ -63,7 +79,8 @@ def fastokens_encoder(definition: str) -> Encode:
     engine = fastokens.Tokenizer.from_json_str(definition)  # without added tokens, so no text encodes to one
 
     def encode(texts: list[str]) -> list[np.ndarray]:
-        flat, offsets = engine.encode_batch_flat(texts)
+        with panics():
+            flat, offsets = engine.encode_batch_flat(texts)
         ids = np.frombuffer(flat, np.uint32)
         ends = np.frombuffer(offsets, np.uint64).tolist()
         return [ids[start:end] for start, end in pairwise(ends)]
@@ -100,6 +117,10 @@ def tokenizers_encoder(definition: str, *, plain: bool = False) -> Encode:
     """Return the encoder of `tokenizers`; `plain` encodes the spelling of special tokens as ordinary text."""
     engine = tokenizers_engine(definition)
     engine.encode_special_tokens = plain
-    return lambda texts: [
-        np.array(encoding.ids, np.uint32) for encoding in engine.encode_batch_fast(texts, add_special_tokens=False)
-    ]
+
+    def encode(texts: list[str]) -> list[np.ndarray]:
+        with panics():
+            encoded = engine.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, np.uint32) for encoding in encoded]
+
+    return encode

@@ -24,7 +24,7 @@ from .byte_level import own_identity
 from .chat import render_chat
 from .decoding import StreamDecoder
 from .definitions import METASPACE, byte_letters, is_byte_level, pieces_of
-from .encoders import Encode, tokenizers_engine
+from .encoders import Encode, panics, tokenizers_engine
 from .hf_encoders import hf_encoder, reference_encoder
 from .hf_files import CONFIG_FILE, TEMPLATE_FILE, TokenizerFiles
 
@@ -92,7 +92,8 @@ class HFTokenizer:
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Return the text, special tokens spelled out."""
-        text: str = self._engine.decode([int(id_) for id_ in ids], skip_special_tokens=False)
+        with panics():
+            text: str = self._engine.decode([int(id_) for id_ in ids], skip_special_tokens=False)
         return text
 
     def stream(self, prompt: Sequence[int] = ()) -> StreamDecoder:
