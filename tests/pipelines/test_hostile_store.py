@@ -184,10 +184,13 @@ READERS = (
     Reader("runs/mine/stop.json", lambda store: read_stop(store, "mine"), {"attempt": 0, "by": "a", "host": "h", "at": "t"}),
     Reader("runs/mine/launches/00001.json", lambda store: read_launch(store, "mine", "00001"), asdict(LAUNCH)),
     Reader("runs/mine/launches/00001.json", launches, asdict(LAUNCH)),
+    Reader("launches/mine/00001/launch.json", lambda store: read_launch(store, "mine", "00001"), asdict(LAUNCH)),
+    Reader("launches/mine/00001/plan.json", launches, {"offers": [{"cost": {"usd": 1.0}}], "budget_usd": 5.0}),
     Reader("runs/mine/launches/00001/plan.json", launches, {"offers": [{"cost": {"usd": 1.0}}], "budget_usd": 5.0}),
     Reader("runs/mine/meeting/ready/1x1/i-1.a.json", lambda store: read_spend(store, "mine"), {"phase": "x", "spend": SPEND}),
     Reader("runs/mine/commands/b.json", lambda store: read_spend(store, "mine"), {"open": False, **SPEND}),
     Reader("runs/mine/billed/i-1.json", lambda store: final_counts(store, "mine", {"i-1 x": Count(1.0, 1.0, "b", 1.0)}), {"seconds": 1.0, "usd": 1.0}),
+    Reader("launches/mine/pipeline.json", lambda store: read_pipeline(store, "mine"), {"run": "mine", "budget_usd": 1.0, "stages": [STAGE]}),
     Reader("runs/mine/pipeline.json", lambda store: read_pipeline(store, "mine"), {"run": "mine", "budget_usd": 1.0, "stages": [STAGE]}),
     Reader("runs/mine/finish/step-2/scores/t.json", lambda store: _scores(store, "mine"), SCORES),
     Reader("runs/mine/meeting/generations/00001.json", meeting, GENERATION),
@@ -256,7 +259,8 @@ def write_what_it_needs(root: Path, key: str, path: Path) -> None:
     if key.endswith("over.json"):
         (path.parent / "00001.json").write_text(json.dumps(GENERATION))
     if key.endswith("plan.json"):
-        (path.parents[1] / "00001.json").write_text(json.dumps(asdict(LAUNCH)))
+        (root / "runs/mine/launches").mkdir(exist_ok=True)
+        (root / "runs/mine/launches/00001.json").write_text(json.dumps(asdict(LAUNCH)))
     if "/claims/" in key:
         (root / "sweeps/s/decisions").mkdir()
         (root / "sweeps/s/decisions/000.json").write_text(json.dumps(DECISION))

@@ -2,17 +2,36 @@
 
 import dataclasses
 import json
+from datetime import UTC, datetime
 
 import pytest
 
 from skytrain.checkpoints import committed_steps, load_model
 from skytrain.cli import runs as command, status as status_command
-from skytrain.config import SkytrainError
+from skytrain.config import SkytrainError, compose
 from skytrain.pipelines.runs import delete_run, list_entries, plan_deletion, rename_run
 from skytrain.pipelines.train import train
-from skytrain.runs import Silent, Start, check_not_renamed, claim_attempt, load_run, read_metrics, save_run
+from skytrain.runs import (
+    LaunchedGroup,
+    LaunchId,
+    Silent,
+    Start,
+    check_not_renamed,
+    claim_attempt,
+    create_launch,
+    launches_of,
+    load_run,
+    read_metrics,
+    save_run,
+)
 from skytrain.storage import open_store
+from skytrain.targets.jobs import launch_record
 from tests.support.tiny import tiny_config
+
+GROUP = LaunchedGroup(
+    name="g", zone="z", instance_type="t", market="spot", nodes=1, usd_per_hour=1.0,
+    kill_at="2020-01-01T00:00:00+00:00", placement_group=False,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -43,10 +62,12 @@ def test_runs_are_listed_with_what_they_hold_the_newest_first(store, capsys):
 
 def test_a_renamed_run_resumes_under_its_new_name_and_its_children_know_it(root, store, capsys):
     before = read_metrics(store, "base")
+    create_launch(store, launch_record(compose([]), LaunchId("base", "00001"), datetime.now(UTC), [GROUP]))
     command.rename("base", "baseline", where(store))
     assert "baseline; resume it with run=baseline" in capsys.readouterr().out
     assert [stat.key for stat in store.list("runs/base")] == ["runs/base/renamed.json"]
     assert read_metrics(store, "baseline") == before and committed_steps(store, "baseline") == [2]
+    assert [each.run for each in launches_of(store, "baseline")] == ["baseline"] and store.list("launches/base") == []
     assert load_model(store, "baseline").label == "baseline@2"
     assert load_run(store, "child").started_from == "baseline@2"
     with pytest.raises(SkytrainError, match="it was renamed to baseline"):

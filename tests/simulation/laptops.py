@@ -118,7 +118,7 @@ def launch(world: World) -> LaunchRecord:
     ready = prepared_launch(world, number, now, seconds if math.isfinite(seconds) else 4 * 3600.0)
     with mock.patch.object(launching, "plan_file", lambda plan: {}):
         steps = launching._steps(replace(ready, store=store), {}, _Noted(world))
-    lifecycle.run_launch(replace(steps, files={}, inputs={}, upload=lambda reporter: None), _Noted(world))
+    lifecycle.run_launch(replace(steps, inputs={}, upload=lambda reporter: None), _Noted(world))
     return ready.record
 
 

@@ -215,7 +215,7 @@ def delete(world: World) -> None:
 def delete_launches(world: World) -> None:
     """Somebody deletes all that the store knows about launches, while their machines work."""
     world.say("the records of launches are deleted")
-    for key in [key for key in world.objects if key.startswith(f"runs/{RUN}/launches/")]:
+    for key in [key for key in world.objects if key.startswith((f"runs/{RUN}/launches/", f"launches/{RUN}/"))]:
         del world.objects[key]
     world.tampered = True
 

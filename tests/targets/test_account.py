@@ -32,6 +32,7 @@ from skytrain.runs import (
     create_launch,
     create_run,
     end_launch,
+    launch_key,
     launches_of,
     may_grow,
     new_record,
@@ -41,6 +42,7 @@ from skytrain.runs import (
     stopped_key,
     write_outcome,
 )
+from skytrain.runs.launches import order_key
 from skytrain.storage import AccessDenied, DamagedRecord, Retry, StoreUnreachable, open_store
 from skytrain.storage.folder import FolderStore
 from skytrain.targets import account_state, stop_whole_sweep
@@ -639,7 +641,7 @@ def test_stop_without_any_answer_of_aws_names_what_may_run_on_and_what_ends_it(m
 def test_stop_by_force_ends_machines_of_a_run_that_cannot_be_asked_to_save(machines, config):
     record_run(config, "a")
     record = launched(config, "a", GROUP_OF_A)
-    open_store(config.store).write(f"runs/a/launches/{record.id}.json", b"{")
+    open_store(config.store).write(order_key("a", record.id), b"{")
     words = ("stop", "a", f"store.root={config.store.root}", "cloud=aws", "--yes", "--wait", "0s")
     with pytest.raises(SkytrainError):
         skytrain(*words)
@@ -759,9 +761,10 @@ def test_stop_of_a_sweep_without_a_store_names_the_commands_that_end_its_machine
 
 def test_a_record_that_is_damaged_or_deleted_does_not_end_the_machines_that_have_read_it(config):
     record, store = launched(config, "a", GROUP_OF_A), open_store(config.store)
-    store.write("runs/a/launches/00001.json", b"{")
+    store.write(order_key("a", "00001"), b"{")
     assert may_grow(store, record)
-    store.delete("runs/a/launches/00001.json")
+    for key in (order_key("a", "00001"), launch_key("a", "00001")):
+        store.delete(key)
     assert may_grow(store, record) and not may_grow(store, replace(record, failed=True))
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import shlex
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -81,4 +83,14 @@ def test_experts_are_launched_side_by_side_with_shares_of_one_budget_and_none_tw
     assert run(monkeypatch, *words, "--yes") == 0
     again = capsys.readouterr()
     assert "every expert is done or running" in again.out and "base-law: launched at" in again.err
-    assert len(launches_of(typed.store, "base-law")) == 1
+    [launch] = launches_of(typed.store, "base-law")
+
+    # A machine says that its launch may spend nothing, in its record and in one that it adds before it.
+    for id in ("00001", "00000"):
+        lie = json.dumps(asdict(replace(launch, id=id, words=["budget.usd=0"]))).encode()
+        typed.store.write(f"runs/base-law/launches/{id}.json", lie)
+    (Path("domains.yaml")).write_text(f"{DOMAINS}  more: [data.name=law]\n")
+    assert run(monkeypatch, *words, "--yes") == 2
+    assert re.search(
+        r"base-more are planned at \$[\d.]+, and \$0\.0\d of budget.usd=40 is left", capsys.readouterr().err
+    )

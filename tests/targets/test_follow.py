@@ -12,7 +12,7 @@ from skytrain.config import compose
 from skytrain.jobs import generation_key
 from skytrain.report import view_line, view_rows
 from skytrain.runs import LaunchRecord, Silent, launch_key, launches_of, read_spend
-from skytrain.runs.launches import _body
+from skytrain.runs.launches import _body, order_key
 from skytrain.storage import Store
 from skytrain.targets import RunFollower, RunView, follow as following
 from skytrain.targets.ec2.launch import start_launch
@@ -100,6 +100,7 @@ def test_a_terminal_grows_and_ends_no_group_that_a_machine_has_written_into_the_
     )
     lie = replace(launched.record, groups=[replace(first, nodes=2), replace(second, name="somebody-elses", nodes=3)])
     launched.store.write(launch_key(RUN, lie.id), _body(replace(lie, patience_seconds=0.0)))
+    launched.store.delete(order_key(RUN, lie.id))  # as of a launch of an earlier version
     before = groups_of(launched.ground)
 
     def show(follower: RunFollower, detached: str) -> None:
@@ -163,7 +164,7 @@ def test_after_the_kill_time_the_view_ends(launched: Launched) -> None:
     past = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
     record = launches_of(launched.store, RUN)[-1]
     over = replace(record, groups=[replace(group, kill_at=past) for group in record.groups])
-    launched.store.write(launch_key(RUN, record.id), _body(over))
+    launched.store.write(order_key(RUN, record.id), _body(over))
     follower = launched.follower(launched=False)
     view = replace(follower.look(), nodes=())
     ended = follower.end_of(view)

@@ -52,11 +52,11 @@ class Service:
             remove=self._remove,
             may_have_created=may_have_created,
             upload=lambda reporter: self.seen.append("upload"),
-            files={"plan.json": b"{}"},
+            inputs={"plan.json": b"{}"},
         )
 
     def _create(self, advance: Callable[[], None]) -> str:
-        assert self.store.exists("runs/one/launches/00001/plan.json"), "files are there before the job that reads them"
+        assert self.store.exists("launches/one/00001/plan.json"), "files are there before the job that reads them"
         self.seen.append("create")
         self.there = True
         if self._fails is not None:

@@ -56,12 +56,16 @@ def plan_experts(
         composed = compose(overrides)
         budget = composed.config.budget.usd
         record = find_expert(store, run)
-        live = live_launch(launches_of(store, run), store, datetime.now(UTC), ask_account(session, store))
+        launches = launches_of(store, run)
+        now = datetime.now(UTC)
+        live = live_launch(launches, store, now, ask_account(session, store))
         reserved += spent_usd(store, run)
         if is_done(domains, record, composed.config):
             reporter.note(f"{run}: done before")
         elif live is not None:
-            reserved += max(0.0, _share_of(live, store) - spent_usd(store, run))
+            # The most of any that may live: machines may add a launch to those of their run.
+            shares = [_share_of(each, store) for each in launches if not each.failed and each.over_at > now]
+            reserved += max(0.0, max(shares) - spent_usd(store, run))
             reporter.note(f"{run}: launched at {live.launched_at}, and not over")
         else:
             waiting.append(_Expert(domain, run, overrides, _planned(compose, overrides, _first_step(domains))))
@@ -72,10 +76,10 @@ def plan_experts(
             f"the experts {', '.join(one.run for one in waiting)} are planned at ${total:.2f}, and ${left:.2f} of "
             f"budget.usd={budget:g} is left\n  raise budget.usd, or train them here in turn: leave out --launch"
         )
-    launches = [_launch(one, domains, compose, store, (left, total, len(waiting))) for one in waiting]
-    for each in launches:
-        find_inputs(each.job.composed.config, "train", each.job.composed.overrides)
-    return launches
+    experts = [_launch(one, domains, compose, store, (left, total, len(waiting))) for one in waiting]
+    for expert in experts:
+        find_inputs(expert.job.composed.config, "train", expert.job.composed.overrides)
+    return experts
 
 
 def _launch(

@@ -16,12 +16,15 @@ from ..runs import (
     RunRecord,
     RunStatus,
     check_run_name,
+    copy_launches,
     forget_rename,
     list_runs,
     load_run,
     note_rename,
+    read_pipeline,
     run_names,
     save_run,
+    write_pipeline,
 )
 from ..storage import Stat, Store, is_of_store, open_store
 from ..targets import active_launch, status_of
@@ -143,7 +146,7 @@ def rename_run(config: Config, run: str, name: str) -> list[str]:
 
 
 def _copy(store: Store, run: str, name: str) -> None:
-    """Copy all but the record; commit markers come after the checkpoints they mark."""
+    """Copy all but the record; commit markers come after the checkpoints they mark, and what was launched last."""
     stats = [stat for stat in store.list(f"runs/{run}") if stat.key != f"runs/{run}/run.json"]
     markers = _markers(stats)
     with tempfile.TemporaryDirectory(prefix="skytrain-rename-") as scratch:
@@ -151,6 +154,10 @@ def _copy(store: Store, run: str, name: str) -> None:
             path = Path(scratch) / "object"
             store.download(stat.key, path)
             store.upload(path, f"runs/{name}/{stat.key.removeprefix(f'runs/{run}/')}")
+    copy_launches(store, run, name)
+    if (pipeline := read_pipeline(store, run)) is not None:
+        stages = [dataclasses.replace(stage, run=name) if stage.run == run else stage for stage in pipeline.stages]
+        write_pipeline(store, dataclasses.replace(pipeline, run=name, stages=stages))
 
 
 def _markers(stats: Iterable[Stat]) -> list[Stat]:

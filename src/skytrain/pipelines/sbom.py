@@ -27,7 +27,7 @@ def bundle_sbom(config: Config, key: str) -> dict[str, Any]:
     if not store.exists(f"{folder}/{SUMS}"):
         raise SkytrainError(
             f"{store.url(folder)} is not a bundle of packages\n"
-            "  a launch's record names its own: runs/RUN/launches/00001.json has `bundle`"
+            "  a launch's record names its own: launches/RUN/00001/launch.json has `bundle`"
         )
     lines = (line.split("  ", 1) for line in read_text(store, f"{folder}/{SUMS}").splitlines())
     return _sbom([_component(*file.split("-")[:2], sha256=digest) for digest, file in lines])

@@ -32,6 +32,7 @@ DEFAULT_TARGET = "ec2"  # of a record that names none, and of an account without
 NEVER = datetime(9000, 1, 1, tzinfo=UTC)
 MOST_STAGES = 8  # launches that follow one another
 LAUNCH_FILE = re.compile(r"(\d{5,9})\.json")  # of a launch, or of an offer that was tried
+ORDER_FILE = re.compile(r"(\d{5,9})/launch\.json")
 TARGET = re.compile(r"[\w.-]{1,200}", re.ASCII)  # the name of a target, or the path of a class; a region
 AWAKE_SECONDS = 10.0  # a write that took longer may have spanned a sleep of the computer
 
@@ -117,17 +118,22 @@ class LaunchRecord:
 
 
 def launch_folder(record: LaunchRecord) -> str:
-    """Return the folder of what belongs to one launch: its plan, logs of failed boots, offers tried."""
+    """Return the folder of what became of a launch, such as logs of failed boots and offers tried. Its machines write it."""
     return f"runs/{record.run}/launches/{record.id}"
 
 
 def inputs_folder(run: str, launch: str) -> str:
-    """Return the folder of what a launch gives its machines to run. They read it; only operators may write there."""
+    """Return the folder of what was launched: its record, its plan, what its machines run. Only operators write there."""
     return f"launches/{run}/{launch}"
 
 
 def launch_key(run: str, launch: str) -> str:
     return f"runs/{run}/launches/{launch}.json"
+
+
+def order_key(run: str, launch: str) -> str:
+    """Return the copy of a launch's record that only operators write: what its machines write is their own word."""
+    return f"{inputs_folder(run, launch)}/launch.json"
 
 
 def started_key(record: LaunchRecord) -> str:
@@ -216,7 +222,8 @@ def withdraw_launch(store: Store, record: LaunchRecord) -> None:
 
 def create_launch(store: Store, record: LaunchRecord) -> None:
     """Write the record of a new launch. Raises SkytrainError if another terminal launches the run at this moment."""
-    if not store.create(launch_key(record.run, record.id), _body(record)):
+    keys = (launch_key(record.run, record.id), order_key(record.run, record.id))
+    if not all(store.create(key, _body(record)) for key in keys):
         raise SkytrainError(
             f"run {record.run} is being launched by someone else at this moment\n  see: skytrain status {shlex.quote(record.run)}"
         )
@@ -301,8 +308,25 @@ def is_withdrawn(store: Store, record: LaunchRecord) -> bool:
 
 
 def mark_failed(store: Store, record: LaunchRecord) -> None:
-    """Record that the launch's requests failed and nothing of it is left."""
+    """Record that the launch's requests failed, or that it was withdrawn, and nothing of it is left."""
+    mark_withdrawn(store, record)
+    order = order_key(record.run, record.id)
+    if store.exists(order):
+        store.write(order, _body(replace(record, failed=True)))
+
+
+def mark_withdrawn(store: Store, record: LaunchRecord) -> None:
+    """Record that nothing is left of a launch that waited. Machines that it waited for may do so."""
     store.write(launch_key(record.run, record.id), _body(replace(record, failed=True)))
+
+
+def copy_launches(store: Store, run: str, name: str) -> None:
+    """Write the records of a run's launches as those of the run of another name."""
+    for record in launches_of(store, run):
+        mine = _body(replace(record, run=name))
+        store.write(launch_key(name, record.id), mine)
+        if store.exists(order_key(run, record.id)):
+            store.write(order_key(name, record.id), mine)
 
 
 def _body(record: LaunchRecord) -> bytes:
@@ -310,13 +334,29 @@ def _body(record: LaunchRecord) -> bytes:
 
 
 def read_launch(store: Store, run: str, launch: str) -> LaunchRecord:
-    """Return the record. Raises NotFound, and DamagedRecord."""
-    key = launch_key(run, launch)
+    """Return the record. Raises NotFound, and DamagedRecord.
+
+    What operators have written counts. The other copy, which machines of the run may write, is that of a launch of an earlier
+    version; of a later one it only says that a launch which waited has been withdrawn.
+    """
+    try:
+        order = _read_copy(store, order_key(run, launch), LaunchId(run, launch))
+    except NotFound:
+        return _read_copy(store, launch_key(run, launch), LaunchId(run, launch))
+    if order.failed or order.after is None:
+        return order
+    try:
+        return replace(order, failed=_read_copy(store, launch_key(run, launch), LaunchId(run, launch)).failed)
+    except (NotFound, DamagedRecord):  # whoever may write it hides nothing
+        return order
+
+
+def _read_copy(store: Store, key: str, id: LaunchId) -> LaunchRecord:
     record = read_typed(store, key, LaunchRecord, origin=None)
     with record_of(store, key):
         if not record.groups:
             raise ValueError("it has no groups")
-        if (record.run, record.id) != (run, launch):  # its machines may write it: it speaks for no other run
+        if (record.run, record.id) != (id.run, id.launch):  # its machines may write it: it speaks for no other run
             raise ValueError(f"it is about launch {record.id} of run {record.run}")
         # Both are printed in commands to type.
         if not TARGET.fullmatch(record.target) or not TARGET.fullmatch(record.region or "-"):
@@ -340,21 +380,26 @@ def launches_of(store: Store, run: str) -> list[LaunchRecord]:
 
 
 def _launch_ids(store: Store, run: str) -> list[str]:
-    prefix = f"runs/{run}/launches/"
-    names = sorted(stat.key.removeprefix(prefix) for stat in store.list(prefix))
-    return [found[1] for name in names if (found := LAUNCH_FILE.fullmatch(name))]
+    places = ((f"runs/{run}/launches/", LAUNCH_FILE), (f"launches/{run}/", ORDER_FILE))
+    named = ((files, stat.key.removeprefix(prefix)) for prefix, files in places for stat in store.list(prefix))
+    return sorted({found[1] for files, name in named if (found := files.fullmatch(name))})
 
 
 def recorded_at(store: Store, record: LaunchRecord) -> float:
     """Return when the record was written, by the store's clock."""
-    stat = store.stat(launch_key(record.run, record.id))
+    stat = store.stat(order_key(record.run, record.id)) or store.stat(launch_key(record.run, record.id))
     assert stat is not None
     return stat.modified
 
 
+def run_folders(store: Store) -> list[str]:
+    """Return the names of all runs, also of one that was launched and whose machines have deleted its folder."""
+    return sorted({*store.folders("runs/"), *store.folders("launches/")})
+
+
 def launched_runs(store: Store, among: Callable[[str], bool] = lambda run: True) -> list[str]:
     """Return the runs that were launched and have not begun to train, of those whose names are `among`."""
-    named = (run for run in store.folders("runs/") if among(run))
+    named = (run for run in run_folders(store) if among(run))
     runs = (run for run in named if not has_record(store, run))
     return [run for run in runs if _launch_ids(store, run)]
 

@@ -5,6 +5,7 @@ A stage costs what its machines have recorded, as for any run, and what EC2 says
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import asdict, dataclass
 
@@ -49,6 +50,12 @@ def finish_folder(run: str, step: int) -> str:
 
 
 def pipeline_key(run: str) -> str:
+    """Return the object that says what a pipeline may spend, where only operators write."""
+    return f"launches/{run}/pipeline.json"
+
+
+def former_key(run: str) -> str:
+    """Return where earlier versions wrote it."""
     return f"runs/{run}/pipeline.json"
 
 
@@ -58,10 +65,11 @@ def write_pipeline(store: Store, record: PipelineRecord) -> None:
 
 def read_pipeline(store: Store, run: str) -> PipelineRecord | None:
     """Return the pipeline that trains a run; None if it was launched by itself."""
-    key = pipeline_key(run)
-    try:
-        record = read_typed(store, key, PipelineRecord)
-    except NotFound:
+    for key in (pipeline_key(run), former_key(run)):
+        with contextlib.suppress(NotFound):
+            record = read_typed(store, key, PipelineRecord)
+            break
+    else:
         return None
     with record_of(store, key):
         if record.run != run or not all(is_amount(each.usd) and is_amount(each.hours) for each in record.stages):

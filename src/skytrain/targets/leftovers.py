@@ -35,6 +35,7 @@ from ..runs import (
     outcome_key,
     read_outcome,
     recorded_at,
+    run_folders,
 )
 from ..storage import DamagedRecord, ObjectError, Store, open_store
 from .account import named_groups, owners_of_groups
@@ -175,7 +176,7 @@ def _with_launches(config: Config, session: AwsSession, scan: AccountScan, repor
     """
     try:
         store = open_store(config.store)
-        launches = [record for run in store.folders("runs/") for record in _launches(store, run)]
+        launches = [record for run in run_folders(store) for record in _launches(store, run)]
     except SkytrainError as error:
         reporter.note(f"the store says nothing about launches: {str(error).partition(chr(10))[0]}")
         return scan

@@ -30,7 +30,6 @@ from ..runs import (
     Reporter,
     create_launch,
     inputs_folder,
-    launch_folder,
     launches_of,
     mark_failed,
     supersede_launch,
@@ -59,8 +58,7 @@ class LaunchSteps(Generic[T]):
         True
     )  # False: what has its name belongs to another launch
     upload: Callable[[Reporter], object] = lambda reporter: None
-    files: Mapping[str, bytes] | None = None  # for the launch's folder, by name
-    inputs: Mapping[str, bytes] | None = None  # what the machines run, for the folder that only operators write
+    inputs: Mapping[str, bytes] | None = None  # its plan and what its machines run, by name; only operators write there
     check_alone: Callable[[], object] = lambda: None  # raises if an earlier launch of the run has machines after all
 
 
@@ -77,8 +75,6 @@ def _run_launch(launch: LaunchSteps[T], reporter: Reporter) -> T:
         _take_over(launch)
     fence = LaunchFence(launch.store, launch.record)
     with rollback_on_error(lambda error: roll_back(launch, error, reporter)):
-        for name, body in (launch.files or {}).items():
-            launch.store.write(f"{launch_folder(launch.record)}/{name}", body)
         for name, body in (launch.inputs or {}).items():
             launch.store.write(f"{inputs_folder(launch.record.run, launch.record.id)}/{name}", body)
         fence.advance()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..jobs import GenerationRecord, MeetingObjects, list_meeting, read_generation
-from ..runs import HostHeartbeats, HostRecord, HostSpends, LaunchRecord, RunStatus, current_offer, launch_folder
+from ..runs import (
+    HostHeartbeats,
+    HostRecord,
+    HostSpends,
+    LaunchRecord,
+    RunStatus,
+    current_offer,
+    inputs_folder,
+    launch_folder,
+)
 from ..storage import NotFound, Store, is_amount, maybe, read_object, record_of
 from .account import AccountMachine
 from .run_status import FINISHING, PREPARING, TUNING, find_status
@@ -99,7 +109,7 @@ class RunWatch:
         self._heartbeats = HostHeartbeats(store, run)
         self._spends = HostSpends(store, run)
         self._heard: dict[str, tuple[str, float]] = {}  # host -> its last heartbeat, and when it was first seen here
-        self._plan: dict[str, Any] | None = None
+        self._plan: tuple[str, dict[str, Any]] | None = None
         self._shown_usd = 0.0
 
     def look(self) -> RunView:
@@ -135,8 +145,8 @@ class RunWatch:
             return None
         number, _ = current_offer(self._store, record)
         group = record.groups[number]
-        plan = self._read_plan(record)
-        with record_of(self._store, f"{launch_folder(record)}/plan.json"):
+        key, plan = self._read_plan(record)
+        with record_of(self._store, key):
             offers = plan.get("offers") or []
             planned = offers[number]["cost"]["usd"] if number < len(offers) else None
             if wrong := [usd for usd in (planned, plan.get("budget_usd")) if not maybe(is_amount)(usd)]:
@@ -153,12 +163,14 @@ class RunWatch:
             budget_usd=plan.get("budget_usd"),
         )
 
-    def _read_plan(self, record: LaunchRecord) -> dict[str, Any]:
-        if self._plan is None:
-            try:
-                self._plan = read_object(self._store, f"{launch_folder(record)}/plan.json")
-            except NotFound:
-                self._plan = {}
+    def _read_plan(self, record: LaunchRecord) -> tuple[str, dict[str, Any]]:
+        """Return the plan and its key. Launches of earlier versions have it where their machines may write."""
+        for folder in (inputs_folder(record.run, record.id), launch_folder(record)) if self._plan is None else ():
+            key = f"{folder}/plan.json"
+            with contextlib.suppress(NotFound):
+                self._plan = key, read_object(self._store, key)
+                break
+        self._plan = self._plan or ("", {})
         return self._plan
 
     def _hosts(self, meeting: MeetingObjects, generation: GenerationRecord | None) -> Iterator[NodeView]:

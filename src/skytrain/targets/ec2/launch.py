@@ -424,8 +424,7 @@ def _steps(prepared: PreparedLaunch, files: Mapping[str, bytes], reporter: Repor
         remove=remove,
         check_alone=still_alone,
         upload=lambda reporter: upload_bundle(prepared.store, prepared.bundle, prepared.contents, reporter),
-        files=plan_file(prepared.plan),
-        inputs={CONFIG: packed(files)},
+        inputs={**plan_file(prepared.plan), CONFIG: packed(files)},
     )
 
 

@@ -37,7 +37,7 @@ from ...runs import (
     following_launches,
     largest_counts,
     launch_folder,
-    mark_failed,
+    mark_withdrawn,
     may_grow,
     offer_key,
     preceding_launches,
@@ -321,7 +321,7 @@ class Ec2Machines:
             self._tell(f"{self._record.run} ended with exit code {exit_code}: {each.run} is not started")
             for call in removal_calls(each):
                 self._perform(call)
-            mark_failed(self._store, each)
+            mark_withdrawn(self._store, each)
         return True
 
     def _start(self, following: LaunchRecord) -> bool:

@@ -163,7 +163,7 @@ def start_eks_launch(launch: EksLaunch, reporter: Reporter) -> None:
         remove_created(cluster, made, unsure)
 
     steps = LaunchSteps(
-        store=launch.store, record=launch.record, create=create, remove=remove, files=plan_file(launch.plan)
+        store=launch.store, record=launch.record, create=create, remove=remove, inputs=plan_file(launch.plan)
     )
     run_launch(steps, reporter)
 

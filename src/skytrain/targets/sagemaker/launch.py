@@ -123,8 +123,7 @@ def start_sagemaker_launch(launch: SageMakerLaunch, files: Mapping[str, bytes], 
         remove=remove,
         may_have_created=lambda error: not (isinstance(error, CloudError) and error.code == NAME_TAKEN),
         upload=lambda reporter: upload_bundle(launch.store, launch.bundle, launch.contents, reporter),
-        files=plan_file(launch.plan),
-        inputs={CONFIG: packed(files)},
+        inputs={**plan_file(launch.plan), CONFIG: packed(files)},
     )
     run_launch(steps, reporter)
 
