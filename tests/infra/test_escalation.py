@@ -21,12 +21,15 @@ from tests.support.iam.policy import Authorization, Decision, decide
 BEFORE = Path(__file__).parent / "policies-before.json"  # of the base before machines and people were kept apart
 MACHINES = {"node": "gpt2", "prepare": "prepare-pile", "serve": "serve-tiny"}  # role -> a run of its machines
 ROLES = (*MACHINES, "viewer", "operator")
-# Objects that are run as code by whoever reads them, key -> role; {run} is a run of that role's machines.
+# Objects that are run as code by whoever reads them, or decide what is paid for, key -> role; {run} is a run of that
+# role's machines.
 RUN_NOW = {
     "launches/{run}/00001/config.tar.gz": tuple(MACHINES),
     "launches/{run}/00001/start.sh": ("node",),
     "launches/{run}/00001/bootstrap.sh": ("prepare",),
     "bundles/0123/x.whl": tuple(MACHINES),
+    "launches/{run}/00001/launch.json": ("operator",),
+    "launches/{run}/pipeline.json": ("operator",),
 }
 RUN_BEFORE = {
     "runs/{run}/run.json": ("operator",),  # it named classes and repositories, which people's commands imported

@@ -719,6 +719,9 @@ class SimulatedCloud:
         answer: dict[str, Any] = getattr(self, _method(call.operation))(dict(call.parameters))
         if fate == "unanswered":
             raise failed
+        for described in (one for each in answer.get("Reservations", []) for one in each["Instances"]):
+            machine = world.machines[described["InstanceId"]]
+            machine.end_described = machine.end_described or machine.ended is not None
         return answer
 
     def items(self, call: Call, key: str, region: str | None = None) -> Iterator[Any]:
@@ -784,8 +787,6 @@ class SimulatedCloud:
             and (groups is None or machine.group.name in groups)
             and (names is None or machine.id in names)
         ]
-        for machine in listed:
-            machine.end_described = machine.end_described or machine.ended is not None
         instances = [machine.described() for machine in listed]
         chosen = [each for each in instances if states is None or each["State"]["Name"] in states]
         return {
