@@ -7,9 +7,9 @@ A class has its own efficiencies of products, attention and everything else; GPU
 of machines are common. Every class has one or two sources, so runs are split by model: of each source, the models are
 ordered by the sha256 of their names, and every second one is fitted on. The log names both. A second fit leaves whole
 sources out where a class has several. A third question is software of a class that the fit has never seen: its values are the mean of the other classes'.
-The p10-p90 range of a prediction comes from the runs that are fitted on, never from those that it is reported on: each
-is predicted by a fit without its model (or without its class), and four in five of these errors are inside. What the
-planner ships for its own software is not fitted here but measured (h200.md); GPU generations and the slowdown are this
+The p10-p90 range of a group comes from the runs of it that are fitted on, never from those that it is reported on: each
+is predicted by a fit without its model (or without its class), and the range is from the tenth to the ninetieth
+percentile of these errors. What the planner ships for its own software is not fitted here but measured (h200.md); GPU generations and the slowdown are this
 fit's on all.
 Left out: runs with partial recomputation, which the planner cannot express.
 """
@@ -80,7 +80,6 @@ UNFUSED_NORM_BYTES = 2 * (36 + 72 - 10)
 # reads and writes the float32 sum of gradients.
 NARROW_WEIGHT_BYTES = 8
 FOLDS = 8  # of the runs that are fitted on, for the width of the p10-p90 range
-INSIDE = 0.8  # of the runs, between p10 and p90
 PULL = 0.5  # ln deviation of a value around its start
 NOISE = 0.08
 
@@ -115,6 +114,8 @@ class Run:
             groups.append(">= 512 GPUs")
         return groups
 
+
+Bands = dict[str, tuple[float, float]]  # p10 and p90 of the ln errors, by group
 
 LIMITS = {
     "data-parallel, FSDP": (0.08, 0.22),
@@ -418,21 +419,14 @@ def unknown_class_errors(fitting: Sequence[Run], runs: Sequence[Run]) -> dict[st
     return errors
 
 
-def bands(runs: Sequence[Run], errors: dict[str, float]) -> dict[str, float]:
-    """Return for each group the ln error that four in five runs of it stay below."""
-    sizes = {
-        group: [abs(errors[key(run)]) for run in runs if group in run.group and key(run) in errors] for group in LIMITS
-    }
-    return {group: quantile(of, INSIDE) for group, of in sizes.items() if of}
+def bands(runs: Sequence[Run], errors: dict[str, float]) -> Bands:
+    """Return the p10 and the p90 of each group's ln errors."""
+    found = {group: [errors[key(run)] for run in runs if group in run.group and key(run) in errors] for group in LIMITS}
+    return {group: (quantile(of, 0.1), quantile(of, 0.9)) for group, of in found.items() if of}
 
 
-def band_of(run: Run, known: dict[str, float]) -> float:
-    """Return the width of a run's p10-p90 range, in ln; of a run in two groups the wider one."""
-    return max(known[group] for group in run.group if group in known)
-
-
-def summary(runs: Sequence[Run], errors: dict[str, float], widths: dict[str, float]) -> list[str]:
-    """Return a table of errors by group; `widths` are those of the p10-p90 ranges, by run."""
+def summary(runs: Sequence[Run], errors: dict[str, float], band: Callable[[Run], Bands]) -> list[str]:
+    """Return a table of errors by group, with the share inside the range that `band` has for the run and group."""
     lines = [
         "| runs | count | median | p90 | inside p10-p90 | inside the planner's own 20% | bias | must hold |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -444,7 +438,9 @@ def summary(runs: Sequence[Run], errors: dict[str, float], widths: dict[str, flo
             continue
         of = [errors[key(run)] for run in here]
         sizes = [abs(error) for error in of]
-        inside = statistics.fmean(abs(math.log1p(errors[key(run)])) <= widths[key(run)] for run in here)
+        inside = statistics.fmean(
+            band(run)[group][0] <= math.log1p(errors[key(run)]) <= band(run)[group][1] for run in here
+        )
         wide = statistics.fmean(abs(math.log1p(error)) <= ours for error in of)
         holds = statistics.median(sizes) <= median and quantile(sizes, 0.9) <= p90
         lines.append(
@@ -465,18 +461,17 @@ def report() -> str:
     fitted = fit(fitting)
     errors = {key(run): predict(run, fitted) / run.tokens_per_s - 1 for run in runs}
     known = bands(fitting, unseen_errors(fitting))
-    widths = {key(run): band_of(run, known) for run in runs}
     lines = [f"{len(runs)} runs; fitted on {len(fitting)}: {_values(fitted)}", ""]
     lines += [
-        f"p10-p90 ranges, from the runs that are fitted on, each predicted without its model ({FOLDS} folds): {_widths(known)}",
+        f"p10-p90 ranges, from the runs that are fitted on, each predicted without its model ({FOLDS} folds): {_ranges(known)}",
         "",
         "Runs that were not fitted on:",
         "",
-        *summary(others, errors, widths),
+        *summary(others, errors, lambda _: known),
         "",
         "Fitted on:",
         "",
-        *summary(fitting, errors, widths),
+        *summary(fitting, errors, lambda _: known),
         "",
         *unknown_class(fitting, others),
         "",
@@ -515,9 +510,9 @@ def unknown_class(fitting: Sequence[Run], others: Sequence[Run]) -> list[str]:
     of = [run for run in others if key(run) in errors]
     lines = [
         f"Classes of software left out whole ({', '.join(LEFT_OUT)}), each predicted as the mean of the others; "
-        f"p10-p90 ranges, from the same question about the runs that are fitted on: {_widths(known)}",
+        f"p10-p90 ranges, from the same question about the runs that are fitted on: {_ranges(known)}",
         "",
-        *summary(of, errors, {key(run): band_of(run, known) for run in of}),
+        *summary(of, errors, lambda _: known),
         "",
         "| class | count | median | bias |",
         "| --- | --- | --- | --- |",
@@ -538,14 +533,13 @@ def left_out(runs: Sequence[Run]) -> list[str]:
     errors = {key(run): predict(run, fitted) / run.tokens_per_s - 1 for run in others}
     seen = {run.source for run in fitting}
     model, whole = bands(fitting, unseen_errors(fitting)), bands(fitting, unknown_class_errors(fitting, fitting))
-    widths = {key(run): band_of(run, model if run.source in seen else model | whole) for run in others}
     lines = [
         f"Whole sources left out, where a class of software has several: fitted on {len(fitting)}, compared with {len(others)}.",
         "fitted on: " + ", ".join(sorted(seen)),
-        f"p10-p90 ranges, as above: of a source that is fitted on {_widths(model)}; of another, as of an unknown class "
-        f"{_widths(model | whole)}",
+        f"p10-p90 ranges, as above: of a source that is fitted on {_ranges(model)}; of another, as of an unknown class "
+        f"{_ranges(model | whole)}",
         "",
-        *summary(others, errors, widths),
+        *summary(others, errors, lambda run: model if run.source in seen else model | whole),
         "",
         "| source | count | median | bias |",
         "| --- | --- | --- | --- |",
@@ -556,8 +550,10 @@ def left_out(runs: Sequence[Run]) -> list[str]:
     return lines
 
 
-def _widths(known: dict[str, float]) -> str:
-    return ", ".join(f"{group} {math.expm1(width):.0%}" for group, width in known.items())
+def _ranges(known: Bands) -> str:
+    return ", ".join(
+        f"{group} {math.expm1(low):+.0%} to {math.expm1(high):+.0%}" for group, (low, high) in known.items()
+    )
 
 
 def _values(fitted: dict[str, float]) -> str:
