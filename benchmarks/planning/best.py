@@ -3,9 +3,10 @@
     python benchmarks/planning/best.py --scan --settings 50 > benchmarks/planning/best.log   # up to an hour
 
 With --scan, then 200 random budgets of 50 random settings (recipes, texts, serving, limits, deadlines, regions, markets, machines),
-each once more with a cent added: the loss must not rise with the budget, and a cent must move it by less than 0.001. It does so
-by more where booting takes most of the money, since a cent is then a percent of what trains. Of every second setting, a pair of
-budgets with different answers (size, batch or machines) is halved until a cent lies between them: where a jump would be.
+each once more with a cent added: the loss must not rise with the budget, and a cent must move it by less than 0.001. Of every
+second setting, a pair of budgets with different answers (size, batch or machines) is halved until a cent lies between them:
+where a jump would be. Below $4 a cent moves the loss by more: last, ten cents in a row at a few budgets say how many more tokens
+each of them buys, and whether a change of the answer moves the loss more than its neighbours do.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from skytrain.pipelines.best import _best_now
 from skytrain.planning import PlanRequest
 
 BUDGETS = (40, 150, 1000, 10000)
+SMALL_BUDGETS = (1.0, 1.1, 1.5, 2.0, 3.0, 4.0, 5.0, 10.0)
 RECIPES = ("modern-124m",) * 4 + (
     "gpt2-124m-openwebtext",
     "gpt2-124m-fineweb",
@@ -114,6 +116,24 @@ def scan(count: int) -> None:
                 )
 
 
+def small_budgets() -> None:
+    """Print what each of ten further cents does at small budgets."""
+    print("ten cents in a row, recipe=modern-124m: tokens that a cent adds, and by how much it lowers the loss")
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["recipe=modern-124m", f"store.root={folder}"]
+        for usd in SMALL_BUDGETS:
+            rows = [best_row(words, round(100 * usd) + cents, {}) for cents in range(11)]
+            moves = [
+                (one.forecast.loss - more.forecast.loss, answer(one) != answer(more)) for one, more in pairwise(rows)
+            ]
+            tokens = statistics.median(more.tokens / one.tokens for one, more in pairwise(rows)) - 1
+            changes = [f"{move:.5f}" for move, changed in moves if changed]
+            print(
+                f"${usd:.2f}: loss {rows[0].forecast.loss:.3f}, tokens {tokens:+.2%}, loss {min(moves)[0]:.5f} to "
+                f"{max(moves)[0]:.5f} lower; where the answer changes: {', '.join(changes) or 'it does not'}"
+            )
+
+
 def change_between(
     words: list[str], limits: dict[str, Any], found: list[tuple[int, Any]]
 ) -> tuple[float, float] | None:
@@ -151,3 +171,4 @@ if __name__ == "__main__":
         answers()
     if "--scan" in sys.argv or "--only-scan" in sys.argv:
         scan(int(sys.argv[sys.argv.index("--settings") + 1]) if "--settings" in sys.argv else 50)
+        small_budgets()

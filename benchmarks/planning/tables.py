@@ -1,21 +1,30 @@
-"""Compares what h200.py measured with today's planner: predictions are recomputed from the log, no GPU needed.
+"""Compares what was measured on an H200 with today's planner: predictions are recomputed from the logs, no GPU needed.
 
-python benchmarks/planning/tables.py         prints the tables of both visits' logs and writes h200.md beside this file
+    python benchmarks/planning/tables.py         prints the tables and writes h200.md beside this file
+
+h200_steps.csv has the steps that other benchmarks measured, most of them with the fused kernels of today: matrix products by
+the algorithms that were fastest when they were timed. The visits of h200.py are older. What such products gain is fitted
+on the steps of GPT-2 124M; those of the other models only check it.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import math
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shapes import MODELS, SINGLE
 
+from skytrain.config import DecoderConfig, compose
 from skytrain.planning import Measurement, Node, decoder_fields, find_gpu, largest_micro_batch
 from skytrain.planning.measurements import Prediction, predict
-from skytrain.planning.memory import TrainingJob, rank_memory
+from skytrain.planning.memory import TrainingJob, rank_memory, update_facts
+from skytrain.planning.throughput import step_time
 
 HERE = Path(__file__).parent
 GIB = 2**30
@@ -249,7 +258,73 @@ def _attention_lines(found: Row) -> list[str]:
     return lines
 
 
+def other_steps() -> list[Row]:
+    """Return the steps that other benchmarks measured, with errors of the predicted time and peak."""
+    node = Node.of_device("NVIDIA H200")
+    assert node is not None
+    rows = []
+    for row in csv.DictReader((HERE / "h200_steps.csv").read_text().splitlines()):
+        config = compose(row["settings"].split()).config
+        assert isinstance(config.model, DecoderConfig)
+        micro_batch = int(row["micro_batch"])
+        length = config.trainer.sequence_length
+        job = TrainingJob(
+            replace(config.model, max_length=max(length, config.model.max_length)),
+            length,
+            micro_batch,
+            int(row["batch_tokens"]) // (micro_batch * length),
+            compiled=row["path"] == "compiled",
+            fused=row["path"] in ("fused", "graphs"),
+            graphs=row["path"] == "graphs",
+            optimizer=update_facts(config),
+        )
+        seconds = step_time(job, SINGLE, node).seconds
+        measured = int(row["batch_tokens"]) / float(row["tokens_per_s"])
+        peak = float(row["peak_gb"]) * 1e9 if row["peak_gb"] else None
+        rows.append(
+            row
+            | {
+                "seconds": seconds,
+                "measured_seconds": measured,
+                "time_error": seconds / measured - 1,
+                "memory_error": None if peak is None else rank_memory(job, SINGLE).allocated / peak - 1,
+                "fitted": row["settings"].startswith("model=gpt2-124m"),
+            }
+        )
+    return rows
+
+
+def _other_steps_lines() -> list[str]:
+    rows = other_steps()
+    lines = [
+        "# Steps that other benchmarks measured on an H200, by formulas only",
+        "",
+        f"Of GPT-2 124M, on which the speed of tuned products is fitted: {_summary(rows, fitted=True)}.",
+        f"Of the other models: {_summary(rows, fitted=False)}.",
+        "",
+        "| log | settings | path | micro-batch | tokens a step | predicted ms | measured ms | error | peak memory, error |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        memory = "" if row["memory_error"] is None else f"{row['memory_error']:+.1%}"
+        lines.append(
+            f"| {row['log']} | {row['settings']} | {row['path']} | {row['micro_batch']} | {row['batch_tokens']} | "
+            f"{row['seconds'] * 1e3:.1f} | {row['measured_seconds'] * 1e3:.1f} | {row['time_error']:+.1%} | {memory} |"
+        )
+    return [*lines, ""]
+
+
+def _summary(rows: Sequence[Row], *, fitted: bool) -> str:
+    errors = [row["time_error"] for row in rows if row["fitted"] == fitted]
+    sizes = [abs(error) for error in errors]
+    return (
+        f"{len(errors)} steps, median error {statistics.median(sizes):.1%}, largest {max(sizes):.1%}, "
+        f"bias {statistics.median(errors):+.1%}"
+    )
+
+
 if __name__ == "__main__":
     text = "\n".join(report(json.loads((HERE / visit).read_text())) for visit in VISITS if (HERE / visit).exists())
+    text += "\n".join(["", *_other_steps_lines()])
     print(text)
     (HERE / "h200.md").write_text(text)

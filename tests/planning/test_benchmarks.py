@@ -133,6 +133,18 @@ def test_steps_on_an_h200_are_predicted_within_12_percent_of_their_median(measur
     assert max(errors) <= 0.12
 
 
+def test_steps_that_benchmarks_measured_on_an_h200_are_predicted_without_any_measurement() -> None:
+    rows = load("tables").other_steps()
+    for fitted in (True, False):
+        errors = [abs(row["time_error"]) for row in rows if row["fitted"] == fitted]
+        assert len(errors) >= 15
+        assert statistics.median(errors) <= 0.05
+        assert max(errors) <= 0.08
+    peaks = [row["memory_error"] for row in rows if row["memory_error"] is not None and "llama" not in row["settings"]]
+    assert len(peaks) >= 12
+    assert max(map(abs, peaks)) <= 0.02
+
+
 def test_the_largest_micro_batch_that_is_called_fitting_ran_on_an_h200_and_a_quarter_more_did_not() -> None:
     rows = load("tables").largest(json.loads((FOLDER / "h200.json").read_text()))
     assert {(row["model"], row["path"], row["checkpointing"]) for row in rows} == {
