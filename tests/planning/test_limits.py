@@ -218,7 +218,7 @@ def test_a_setting_that_costs_money_is_told_with_the_dollars(words: list[str], t
 def test_a_cheaper_setting_is_advised_only_where_train_accepts_it(tmp_path: Path) -> None:
     def advised(preset: str) -> str:
         composed, open_mesh = compose_plan(
-            ["model=gemma-2-9b", "tokenizer.vocab_size=257", "trainer.tokens=1B", preset], [], None
+            ["model=gemma-2-9b", "tokenizer.vocab_size=257", "trainer.tokens=1B", "trainer.fused=off", preset], [], None
         )
         request = PlanRequest(instance="p5.48xlarge", nodes=1, market="spot", region="us-east-2")
         return " ".join(plan_run(composed, open_mesh, request, Trials(0, 500), tmp_path / "plan.json").costly)

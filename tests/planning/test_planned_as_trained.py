@@ -88,7 +88,7 @@ def test_each_pipeline_schedule_has_its_own_bubble_and_memory() -> None:
 
 
 def test_fp8_is_faster_where_it_runs_and_refused_where_train_refuses_it() -> None:
-    wide = ("model=llama-3.2-1b", "tokenizer.vocab_size=257", "trainer.compile=true")
+    wide = ("model=llama-3.2-1b", "tokenizer.vocab_size=257", "trainer.compile=true", "trainer.fused=off")
     plain, fp8 = (found(*wide, f"trainer.fp8={how}", instance="p5.4xlarge") for how in ("off", "tensorwise"))
     assert fp8.prediction.step.products < 0.8 * plain.prediction.step.products
     assert "does not multiply fp8" in refused(*wide, "trainer.fp8=tensorwise", instance="g5.xlarge")

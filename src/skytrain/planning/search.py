@@ -6,7 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from ..config import ExpertsConfig, divisors, format_bytes
 from .communication import Node
@@ -133,9 +133,7 @@ def best_placement(
 def most_tokens_laid_out(job: TrainingJob, machines: Machines, batch_tokens: int, fixed: Fixed) -> float:
     """Return a rate that no layout of `job` exceeds on these machines; infinite where a search takes no longer."""
     search = _Search(job=job, machines=machines, batch_tokens=batch_tokens, fixed=fixed)
-    return (
-        math.inf if fixed.mesh or search.is_small else max(map(search.most_tokens_per_s, search.layouts), default=0.0)
-    )
+    return math.inf if fixed.mesh or search.is_small else max(search.most_of_each, default=0.0)
 
 
 @dataclass(frozen=True)
@@ -153,6 +151,11 @@ class _Search:
         schedules = (self.job.schedule,) if self.fixed.schedule else SCHEDULES
         node = self.machines.node
         return list(meshes(self.job, self.machines.gpus, node.gpus, schedules, self.fixed.chunks))
+
+    @property
+    def most_of_each(self) -> tuple[float, ...]:
+        """Return a rate that each of the layouts cannot exceed."""
+        return _most_of_each(self.job, self.machines, self.batch_tokens, self.fixed)
 
     @property
     def is_small(self) -> bool:
@@ -204,10 +207,12 @@ class _Search:
         """Return a rate that each layout cannot exceed, with its number: the highest first, so that few are searched."""
         if len(layouts) < 2 or not self._by_arithmetic or _fp8_problem(self.job, self.machines.node):
             return [(math.inf, number) for number in range(len(layouts))]
-        rates = [
-            (self.most_tokens_per_s(mesh) * (1 - SIMPLER * _parts(mesh)), number) for number, mesh in enumerate(layouts)
+        rates = self.most_of_each if layouts is self.layouts else map(self.most_tokens_per_s, layouts)
+        simpler = [
+            (rate * (1 - SIMPLER * _parts(mesh)), number)
+            for number, (rate, mesh) in enumerate(zip(rates, layouts, strict=True))
         ]
-        return sorted(rates, key=lambda rate: (-rate[0], rate[1]))
+        return sorted(simpler, key=lambda rate: (-rate[0], rate[1]))
 
     @cached_property
     def _freest(self) -> list[TrainingJob]:
@@ -240,6 +245,12 @@ class _Search:
                 if memory.total <= TIGHT * limit:
                     roomy.append(tried)
                 yield tried, layout, memory
+
+
+@lru_cache(maxsize=256)  # `plan --best` asks for the largest of them before it searches such machines
+def _most_of_each(job: TrainingJob, machines: Machines, batch_tokens: int, fixed: Fixed) -> tuple[float, ...]:
+    search = _Search(job=job, machines=machines, batch_tokens=batch_tokens, fixed=fixed)
+    return tuple(map(search.most_tokens_per_s, search.layouts))
 
 
 def _is_never_slower(one: TrainingJob, other: TrainingJob, mesh: Mesh) -> bool:
