@@ -186,6 +186,7 @@ def test_a_lesson_runs(lesson: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.limit(1800)
+@pytest.mark.usefixtures("default_signals")  # nbclient leaves SIGINT's usual handler
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
 def test_a_lesson_runs_in_the_kernel_of_a_notebook(lesson: Path, notebooks: ModuleType, tmp_path: Path) -> None:
     """Functions and classes of a cell reach its ranks, and drawings are shown."""
