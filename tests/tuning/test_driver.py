@@ -205,6 +205,16 @@ def test_the_best_rate_of_one_size_is_not_listed_as_a_projection_over_sizes(tmp_
     assert "ladder" in names and "model-scaling" not in names
 
 
+def test_the_only_rate_of_a_rung_is_not_listed_as_the_minimum_that_a_strategy_found(tmp_path):
+    problem = make_problem()
+    setup = setup_of(open_store(str(tmp_path)), SimulatedRunner(Truth(), problem, np.random.default_rng(0)))
+    history = [Observation(Trial(rung.name, 1e-3), 3.0, rung.usd) for rung in problem.rungs]
+    assert {one.strategy for one in other_answers(search_of(setup, history))} == {"ladder"}
+    history += [Observation(Trial(rung.name, 2e-3), 3.1, rung.usd) for rung in problem.rungs]
+    names = {one.strategy for one in other_answers(search_of(setup, history))}
+    assert {"grid", "halving", "model-scaling", "transfer"} <= names
+
+
 def test_a_reserve_without_a_decision_is_taken_back_by_the_next_start(tmp_path):
     runner = SimulatedRunner(Truth(), make_problem(), np.random.default_rng(0))
     setup = setup_of(open_store(str(tmp_path)), runner)

@@ -149,11 +149,18 @@ def outside(search: Search, rate: float) -> tuple[str, ...]:
     return (f"{rate:.3g} is {side} every rate that was tried ({span}): it is an extrapolation",)
 
 
-def best_observed(search: Search, rung: Rung, words: str) -> Answer:
-    """Return the best rate of a rung, unchanged."""
+def is_compared(search: Search, rung: Rung) -> bool:
+    """Return whether a rung has two rates: the only one that was tried is no minimum, whatever its loss."""
+    return len({one.trial.rate for one in search.of_rung(rung.name) if one.finite or one.diverged}) > 1
+
+
+def best_observed(search: Search, rung: Rung, words: str, before: Sequence[Rung] = ()) -> Answer:
+    """Return the best rate of a rung, unchanged. It is an answer if it was chosen there or on a rung `before`."""
     best = search.best(rung.name)
     if best is None:
         return fallback(search, f"no trial on {rung.name} has a finite loss; this is the published law's rate")
     return Answer(
-        rate=search.problem.clip(best.trial.rate), why=f"{words}: the best of {rung.name}, loss {best.loss:.4f}"
+        rate=search.problem.clip(best.trial.rate),
+        why=f"{words}: the best of {rung.name}, loss {best.loss:.4f}",
+        own=any(is_compared(search, one) for one in (rung, *before)),
     )

@@ -74,7 +74,7 @@ class Halving:
         reached = [rung for rung in chosen if search.best(rung.name) is not None]
         if not reached:
             return fallback(search, "the budget buys no bracket")
-        return best_observed(search, reached[-1], "successive halving")
+        return best_observed(search, reached[-1], "successive halving", reached)
 
     def _bracket(self, search: Search) -> tuple[list[Rung], list[int]]:
         rungs = horizon_rungs(search.problem)

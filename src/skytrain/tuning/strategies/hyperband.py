@@ -109,7 +109,7 @@ class Hyperband:
         reached = [rung for rung in rungs.values() if search.best(rung.name) is not None]
         if not reached:
             return fallback(search, "the budget buys no bracket")
-        return best_observed(search, max(reached, key=lambda one: one.tokens), "Hyperband")
+        return best_observed(search, max(reached, key=lambda one: one.tokens), "Hyperband", reached)
 
     def _promote(self, search: Search, bracket: Bracket, rates: list[float]) -> Trial | None:
         """Return the next trial of one bracket: the best of a rung go on to the next."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ..fits import fit_all
 from ..problem import Answer, Problem, Rung, Search, Trial
-from .base import fallback, next_rate, outside, rates_per_rung, vertex
+from .base import fallback, is_compared, next_rate, outside, rates_per_rung, vertex
 
 PER_RUNG = 4
 LEAST_PER_RUNG = 2
@@ -74,7 +74,8 @@ class Projection:
         problem = search.problem
         rungs, _ = ladder_of(search, self._rungs(problem))
         found = [(rung, vertex(search.of_rung(rung.name))) for rung in rungs]
-        points = [(float(getattr(rung, self._axis)), best) for rung, best in found if best is not None]
+        reached = [(rung, best) for rung, best in found if best is not None]
+        points = [(float(getattr(rung, self._axis)), best) for rung, best in reached]
         if not points:
             return fallback(search, f"the budget does not buy a ladder of {self._axis}")
         if len(points) == 1:
@@ -91,4 +92,5 @@ class Projection:
             why=f"best rate ~ {self._axis}^{exponent:+.2f} over {len(points)} rungs; {others}",
             warnings=outside(search, rate),
             fits=fits,
+            own=all(is_compared(search, rung) for rung, _ in reached),
         )

@@ -7,7 +7,7 @@ by design; the answer then says so.
 from __future__ import annotations
 
 from ..problem import Answer, Search, Trial
-from .base import fallback, next_rate, proxy, size_rungs, vertex
+from .base import fallback, is_compared, next_rate, proxy, size_rungs, vertex
 
 
 class WidthTransfer:
@@ -23,7 +23,11 @@ class WidthTransfer:
         rate = vertex(search.of_rung(rung.name)) if rung else None
         if rung is None or rate is None:
             return fallback(search, "the budget does not buy a sweep of a smaller model")
-        return Answer(rate=search.problem.clip(rate), why=f"the minimum of {rung.name}, transferred unchanged")
+        return Answer(
+            rate=search.problem.clip(rate),
+            why=f"the minimum of {rung.name}, transferred unchanged",
+            own=is_compared(search, rung),
+        )
 
 
 STRATEGY = WidthTransfer()
