@@ -184,7 +184,7 @@ def test_an_evaluation_does_not_pass_the_budget(trained, monkeypatch):
     monkeypatch.setattr(StopCheck, "__call__", dear_pass)
     monkeypatch.setattr(CausalLM, "training_step", dear_step)
     monkeypatch.setattr("skytrain.runs.meter.boot_clock", lambda: seconds[0])
-    for module in ("interruptions", "evaluation_limits"):
+    for module in ("spending", "evaluation_limits"):
         clock = SimpleNamespace(monotonic=lambda: seconds[0])
         monkeypatch.setattr(f"skytrain.training.{module}.time", clock)
     budget = ("budget.usd=250", "budget.usd_per_hour=3600", "budget.margin=0s", "trainer.checkpoint_every=2")

@@ -364,7 +364,8 @@ def test_a_thousand_random_fault_schedules_never_start_more_machines_than_allowe
 ) -> None:
     monkeypatch.setattr(rented, "OFFER_SECONDS", 0.0)
     monkeypatch.setattr(rented, "remove", lambda session, call, region, retry: session.perform(call))
-    monkeypatch.setattr(rented, "datetime", SimpleNamespace(now=lambda zone: BEGAN + timedelta(days=1)))
+    next_day = SimpleNamespace(now=lambda zone: BEGAN + timedelta(days=1), fromisoformat=datetime.fromisoformat)
+    monkeypatch.setattr(rented, "datetime", next_day)
     worst, grants = 0.0, 0
     for seed in range(SCHEDULES):
         schedule = Schedule(seed)
