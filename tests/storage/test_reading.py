@@ -45,7 +45,7 @@ PARSERS = {
         "jobs/supervision.py": "written by ranks of this job, on this machine",
         "jobs/watchdog.py": "written by ranks of this job, on this machine",
         "serving/engine.py": "printed by this process's own child",
-        "aws/docker_engine.py": "answered by Docker on this computer",
+        "pipelines/image.py": "answered by Docker on this computer",
         "aws/errors.py": "answered by AWS",
         "aws/metadata.py": "answered by the metadata service",
         "aws/outputs.py": "printed by Terraform",

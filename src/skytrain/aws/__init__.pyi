@@ -5,12 +5,6 @@ from .cloudwatch import (
     log_destination as log_destination,
     stream_lines as stream_lines,
 )
-from .docker_engine import (
-    build_image as build_image,
-    check_docker as check_docker,
-    push_image as push_image,
-    resolve_image as resolve_image,
-)
 from .errors import CloudError as CloudError, cloud_errors as cloud_errors, quota_page as quota_page
 from .image_lock import (
     LockedImage as LockedImage,
