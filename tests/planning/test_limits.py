@@ -31,7 +31,7 @@ from skytrain.planning.memory import TrainingJob, path_of
 from skytrain.planning.offers import node_counts, place
 from skytrain.planning.search import NoPlacement
 from skytrain.planning.throughput import step_time
-from skytrain.report import offers_legend
+from skytrain.report.tables import offers_legend
 from skytrain.targets import Trials, compose_plan, plan_run, plan_tokens, planned_workload
 
 CATALOG = packaged_catalog()

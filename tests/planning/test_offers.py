@@ -29,7 +29,8 @@ from skytrain.planning.costs import RunWork, estimate
 from skytrain.planning.experiments import PlannedTrial, cost_trial
 from skytrain.planning.plan_making import train_overrides
 from skytrain.planning.tokens import tokens_for_budget
-from skytrain.report import offers_table, prices_note
+from skytrain.report import prices_note
+from skytrain.report.tables import offers_table
 from skytrain.targets import sellers
 
 CATALOG = packaged_catalog()

@@ -13,7 +13,7 @@ from skytrain.corpus.minhash import MinHash
 from skytrain.pipelines.plan import plan_corpus
 from skytrain.planning import CorpusWork, PrepareWork, Price, scratch_bytes_per_document
 from skytrain.planning.catalog import packaged_catalog
-from skytrain.report import corpus_lines
+from skytrain.report.tables import corpus_lines
 from skytrain.targets.emr import costs
 from skytrain.targets.emr.costs import (
     cluster_price,

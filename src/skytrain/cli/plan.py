@@ -276,15 +276,18 @@ class Shown:
 
 def _print_plan(config: Config, planned: Planned, request: PlanRequest, shown: Shown, as_json: bool) -> None:
     """Print the offers and the choice; raise why there is none."""
+    from ..aws import PREVIEW_NOTE, is_preview
     from ..pipelines.plan import costs_around, plan_as_json
-    from ..report import cluster_table
+    from ..report import choice_text, cluster_table, offers_text
 
     if as_json and planned.refusal is None:
         return print(plan_as_json(config, planned))
-    _print_offers(config, planned, request, shown)
+    if is_preview(config.cloud):
+        tell(PREVIEW_NOTE)
+    print(offers_text(config, planned, request, rows=shown.rows, wide=shown.wide))
     if planned.refusal is not None:
         raise planned.refusal
-    _print_choice(planned)
+    print(f"\n{choice_text(planned)}")
     if costs := costs_around(config, planned):
         print(f"\n{cluster_table(costs)}")
 
@@ -373,14 +376,12 @@ def _corpus_plan(
 
 
 def _print_corpus_plan(plan: CorpusPlan, typed: list[str], as_json: bool) -> None:
-    from ..report import corpus_lines, corpus_table
+    from ..report import corpus_text
 
     if as_json:
         print(json.dumps([asdict(offer) for offer in plan.offers], indent=1))
         return
-    for line in corpus_lines(plan.work, plan.notes):
-        print(line)
-    print(f"\n{corpus_table(plan.offers)}\n\n{plan.advice}")
+    print(f"{corpus_text(plan.work, plan.notes, plan.offers)}\n\n{plan.advice}")
     chosen = plan.offers[0].words
     keys = {word.partition("=")[0] for word in chosen}
     print(
@@ -400,44 +401,6 @@ def _hours(deadline: str | None) -> float | None:
     if not 0 < hours < math.inf:
         raise SkytrainError(f"--deadline {deadline}: must be longer than 0 s, and finite")
     return hours
-
-
-def _print_offers(config: Config, planned: Planned, request: PlanRequest, wanted: Shown) -> None:
-    from ..aws import PREVIEW_NOTE, is_preview
-    from ..planning import load_catalog
-    from ..report import offers_legend, offers_table, prices_note, run_lines, sellers_note
-    from ..targets import sellers
-
-    if is_preview(config.cloud):
-        tell(PREVIEW_NOTE)
-    for line in run_lines(config):
-        print(line)
-    shown = planned.offers[: wanted.rows]
-    if planned.choice is not None and planned.choice not in shown:
-        shown = [*shown[:-1], planned.choice]
-    print()
-    print(offers_table(shown, planned.choice, wanted.wide))
-    if len(planned.offers) > len(shown):
-        print(
-            f"and {len(planned.offers) - len(shown)} more (--rows N shows them, --wide all columns); offers that break a limit come last"
-        )
-    for line in offers_legend(request, wanted.wide):
-        print(line)
-    print(sellers_note(sellers(), load_catalog(), request))
-    print(prices_note(load_catalog()))
-
-
-def _print_choice(planned: Planned) -> None:
-    from ..report import choice_lines, sheet_table
-
-    assert planned.choice is not None
-    print(f"\n{planned.why}")
-    for line in choice_lines(planned.choice):
-        print(line)
-    for line in planned.costly:
-        print(f"  {line}")
-    if planned.sheet is not None:
-        print(f"\n{sheet_table(planned.sheet)}")
 
 
 def _print_tokens(config: Config, request: PlanRequest, bought: list[Purchase], as_json: bool) -> None:

@@ -37,11 +37,12 @@ from ..planning import (
     decoder_size,
     expected_loss_text,
     job_of,
+    load_catalog,
     repetition_text,
     usable_bytes,
 )
 from ..runs import RunStatus
-from ..targets import LAUNCHED, AccountState, ClusterCosts, CostLine, NodeView, RunView
+from ..targets import LAUNCHED, AccountState, ClusterCosts, CostLine, NodeView, Planned, RunView, sellers
 from ..tuning import Observation, SweepStatus
 from .terminal import metric_curve, score_text
 
@@ -65,6 +66,28 @@ def text_table(rows: Sequence[Sequence[str]], *, left: frozenset[int] | None = N
         for row in rows
         for line in zip_longest(*(cell.split("\n") for cell in row), fillvalue="")
     )
+
+
+def offers_text(config: Config, planned: Planned, request: PlanRequest, *, rows: int, wide: bool) -> str:
+    """Return what is planned, the first `rows` of its offers with the choice, and what the table rests on."""
+    shown = planned.offers[:rows]
+    if planned.choice is not None and planned.choice not in shown:
+        shown = [*shown[:-1], planned.choice]
+    lines = [*run_lines(config), "", offers_table(shown, planned.choice, wide)]
+    if more := len(planned.offers) - len(shown):
+        lines.append(f"and {more} more (--rows N shows them, --wide all columns); offers that break a limit come last")
+    catalog = load_catalog()
+    lines += [*offers_legend(request, wide), sellers_note(sellers(), catalog, request), prices_note(catalog)]
+    return "\n".join(lines)
+
+
+def choice_text(planned: Planned) -> str:
+    """Return why an offer is chosen, what its dollars are made of, and which settings make it dearer."""
+    assert planned.choice is not None
+    lines = [planned.why, *choice_lines(planned.choice), *(f"  {line}" for line in planned.costly)]
+    if planned.sheet is not None:
+        lines += ["", sheet_table(planned.sheet)]
+    return "\n".join(lines)
 
 
 def run_lines(config: Config) -> list[str]:
@@ -379,6 +402,11 @@ def _monthly_text(costs: ClusterCosts) -> str:
 def _hours_text(costs: ClusterCosts) -> str:
     by_hours = ", ".join(f"${costs.usd_per_month(hours):,.0f} with {hours} h of runs" for hours in MONTHLY_HOURS)
     return f"a month: {by_hours}, ${costs.usd_per_month(HOURS_PER_MONTH):,.0f} without a pause"
+
+
+def corpus_text(work: CorpusWork, notes: Sequence[str], offers: Sequence[PreparationOption]) -> str:
+    """Return the ways to prepare a corpus as text, after what they rest on."""
+    return "\n".join([*corpus_lines(work, notes), "", corpus_table(offers)])
 
 
 def corpus_table(offers: Sequence[PreparationOption]) -> str:
