@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import SkytrainError, compose, format_count
+from skytrain.config import SkytrainError, check_words_of_file, compose, format_count
 from skytrain.pipelines.best import BestAnswer, _best_now, best_as_json, best_plan, own_runs, rest_of_budget
 from skytrain.planning import (
     BESIROGLU,
@@ -41,6 +41,16 @@ def test_the_plan_of_the_best_model_keeps_the_budget_and_can_be_launched(tmp_pat
     assert config.trainer.steps * config.trainer.batch_tokens == answer.choice.tokens
     assert min(row.forecast.loss for row in answer.sizes) == answer.choice.forecast.loss
     assert '"frontier"' in best_as_json(answer)
+
+
+def test_the_command_that_launches_the_choice_names_again_what_a_launch_believes_no_plan_about(tmp_path: Path) -> None:
+    store = f"store.root={tmp_path}/store"
+    answer = best(tmp_path, 40, "trainer.steps=5")
+    again = answer.launch_words(["recipe=modern-124m", store, "budget.usd=40", "trainer.steps=5"])
+    assert again == [store]
+    check_words_of_file(answer.words, again, [], "the plan", "whoever made it")
+    with pytest.raises(SkytrainError, match="that you have not named: store"):
+        check_words_of_file(answer.words, [], [], "the plan", "whoever made it")
 
 
 def test_more_money_is_never_worse_and_a_cent_hardly_matters(tmp_path: Path) -> None:

@@ -323,7 +323,9 @@ def _plan_best(settings: list[str], config_dirs: list[Path], request: PlanReques
     print(prices_note(load_catalog()))
     print(f"\nwrote {out}, {plot} and {plot.with_suffix('.png')}; to train the chosen row:")
     print(f"  skytrain prepare {shlex.join(answer.text_words)}")
-    print(f"  skytrain launch train --plan {out} cloud=ec2")
+    print(
+        f"  skytrain launch train --plan {shlex.quote(str(out))} {shlex.join(['cloud=ec2', *answer.launch_words(settings)])}"
+    )
     print("settings of the chosen row:")
     print(f"  {shlex.join(answer.words)}")
 

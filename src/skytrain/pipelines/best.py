@@ -106,6 +106,11 @@ class BestAnswer:
         """Return the settings that `skytrain prepare` needs for the choice."""
         return [word for word in self.words if word.startswith(("recipe=", "data=", "data.", "tokenizer", "store"))]
 
+    def launch_words(self, typed: Sequence[str]) -> list[str]:
+        """Return the typed settings that the choice keeps: a launch believes no plan about stores, files or code."""
+        kept = [word for word in typed if word in self.words and not word.startswith(("plan.", "budget."))]
+        return [word for word in kept if "." in word.partition("=")[0]]
+
     @property
     def reasons(self) -> list[str]:
         """Say why this row, in a few lines."""
