@@ -187,6 +187,7 @@ def test_runs_that_continue_others_or_never_learned_do_not_count(tmp_path: Path)
     tiny = {**settings, "model": {**settings["model"], "layers": 2, "width": 128, "heads": 1, "mlp_width": 256}}
     tiny = {**tiny, "trainer": {**settings["trainer"], "batch_tokens": 1024}}  # the law gives it 30 nats
     runs = (("tuned", 2.0, tuned), ("broken", 11.0, settings), ("tiny", 6.0, tiny), ("good", 8.0, settings))
+    runs += (("impossible", -5.0, settings), ("perfect", 0.0, settings))
     for name, loss, config in runs:
         record = new_record(composed.config, name=name, data={}, tokenizer_id="gpt2", parameters=1, hardware={})
         create_run(

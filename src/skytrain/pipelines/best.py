@@ -640,7 +640,7 @@ def _is_like(record: RunRecord, composed: Composed) -> bool:
 def _own_run(store: Store, record: RunRecord, law: LossLaw, distinct: float | None) -> OwnRun | None:
     try:
         loss = last_metrics(store, record.name).get("val/loss")
-        if not isinstance(loss, float | int) or not math.isfinite(loss) or not record.step:
+        if not isinstance(loss, float | int) or not 0 < loss < math.inf or not record.step:  # no text has a loss of 0
             return None
         with record_of(store, f"runs/{record.name}/run.json"):
             model = build(DecoderConfig, record.config["model"])
