@@ -283,6 +283,16 @@ def test_what_is_missing_is_told_before_anything_is_created(
     assert not typed.jobs and not typed.clusters and typed.store.list("runs") == [] and typed.packed == 0
 
 
+def test_doctor_checks_what_a_job_on_emr_needs_and_no_machines_with_gpus(
+    typed: TypedEmr, stubbed: StubbedSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    serverless_quota(stubbed, 200.0)
+    typed("doctor", "cloud=emr-serverless", "--json")
+    found = {one["name"]: one["verdict"] for one in json.loads(capsys.readouterr().out)["checks"]}
+    assert [found[name] for name in ("store", "role", "service-linked role", "quota")] == ["ok"] * 4
+    assert not {"image", "trial launch", "capacity block"} & set(found)
+
+
 ERRORS = {
     "AccessDeniedException": (11, "the role needs the policy statement"),
     "ThrottlingException": (5, "run the same command again in a minute"),

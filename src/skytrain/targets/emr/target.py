@@ -10,10 +10,11 @@ from ...config import Config, format_seconds
 from ...planning import Catalog, CorpusWork, JobKind, PreparationOption
 from ...runs import LaunchRecord, Reporter
 from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, RunJobs, SchedulerJob
-from ..checks import Preflight
+from ..checks import CHECKS, Check, Preflight
 from ..plans import compose_without_plan
 from ..stopping import PlannedStop
 from . import NAMES
+from .checks import spark_job_checks
 from .costs import FEES, cluster_options, fee_note, serverless_note, serverless_options
 from .jobs import COLUMNS, SERVERLESS, emr_costs, emr_jobs_of, emr_log, plan_emr_stop, run_emr_jobs
 from .launch import EmrLaunch, prepare_emr_launch, start_emr_launch
@@ -62,6 +63,12 @@ class EmrLauncher(LaunchTarget):
         if self.name == SERVERLESS:
             return serverless_options(work, wanted, region, deadline_hours), [serverless_note(region)]
         return cluster_options(work, wanted, catalog, region, deadline_hours), [fee_note(catalog, region)]
+
+    def doctor_checks(self, preflight: Preflight) -> tuple[Sequence[Check], Preflight]:
+        if preflight.config.cloud.project is None:
+            return super().doctor_checks(preflight)
+        here = [one for one in CHECKS if one.group != "AWS" and one.name != "store"]
+        return [*here, *spark_job_checks()], preflight
 
     def run_jobs(self, config: Config, run: str | None) -> RunJobs:
         return RunJobs(run_emr_jobs(config, run) if run else [], COLUMNS)
