@@ -12,6 +12,7 @@ from skytrain.planning import (
     BESIROGLU,
     HOFFMANN,
     Catalog,
+    Market,
     Offer,
     PlanRequest,
     Price,
@@ -269,9 +270,14 @@ def test_sagemaker_is_ranked_beside_ec2_once_its_prices_are_known() -> None:
     assert spot.price and spot.price.usd_per_hour_max == 7.1, "at most the price on demand"
 
 
-def test_sagemaker_without_prices_is_refused_with_the_command_that_fetches_them() -> None:
-    request = PlanRequest(instance="g5.12xlarge", nodes=1, target="sagemaker")
-    assert "skytrain catalog refresh" in str(refuse(offers_for(CONFIG, request), request, workload_of(CONFIG)))
+@pytest.mark.parametrize("market", [None, "spot"])
+def test_sagemaker_without_prices_of_its_own_is_ranked_at_those_of_ec2_on_demand(market: Market | None) -> None:
+    """Spot machines of EC2 cost a fraction of what SageMaker asks: ranked at their price, a job costs twice its plan."""
+    request = PlanRequest(instance="g5.12xlarge", nodes=1, region="us-east-2", target="sagemaker", market=market)
+    price = CATALOG.price("g5.12xlarge", "us-east-2", "on-demand")
+    [offer] = offers_for(CONFIG, request)
+    assert price and offer.price and offer.price.usd_per_hour_max == price.usd_per_hour_max
+    assert offer.machine == "ml.g5.12xlarge" and offer.market == (market or "on-demand")
 
 
 def test_machines_on_demand_fail_as_often_as_llama_3s_did() -> None:

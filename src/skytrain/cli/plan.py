@@ -209,7 +209,8 @@ def plan(
         with reporter() as console:
             chosen = {*composed.given, *composed.of_recipe}
             measure_here(composed.config, console, steps, sweep=any(key.startswith("tune.") for key in chosen))
-    seller = _priced_seller(find_seller(target).name if target else target_of(composed.config).priced)
+    seller = find_seller(target).name if target else target_of(composed.config).priced
+    _tell_of_prices(seller)
     request = PlanRequest(
         budget_usd=composed.config.budget.usd,
         deadline_hours=_hours(deadline),
@@ -232,15 +233,17 @@ def plan(
         print(f"\nwrote {out}")
 
 
-def _priced_seller(name: str | None) -> str | None:
-    """Return the seller whose prices the plan has: EC2's stand in for those that nobody has fetched, as in launches."""
+def _tell_of_prices(name: str | None) -> None:
+    """Say where the prices of a seller are those of EC2, because nobody has fetched its own."""
     from ..planning import EC2, load_catalog
     from ..targets import find_seller
 
     if name is None or (seller := find_seller(name)).has_prices(load_catalog()):
-        return name
-    tell(f"{seller.title}'s prices are not known here, and {EC2.title}'s stand in for them: skytrain catalog refresh")
-    return EC2.name
+        return
+    tell(
+        f"{seller.title}'s prices are not known here, and {EC2.title}'s on demand stand in for them, which are lower: "
+        "skytrain catalog refresh"
+    )
 
 
 OF_TRAINING = (

@@ -138,7 +138,11 @@ class Offering:
         self.workload = workload
         self.catalog = catalog
         self.request = request
-        self.sellers = [seller for seller in sellers if request.target in (None, seller.name)]
+        self.sellers = [
+            seller
+            for seller in sellers
+            if request.target == seller.name or (request.target is None and seller.has_prices(catalog))
+        ]
         self._placed: dict[tuple[object, ...], Placement | NoPlacement] = {}
         self._prices: dict[str, list[tuple[float, float]]] = {}
         self._rates: dict[tuple[object, ...], float] = {}

@@ -136,6 +136,7 @@ def training_quotas(session: AwsSession) -> dict[str, int]:
     return quotas
 
 
+STANDS_IN = "EC2's on demand"  # the source of a price that is not SageMaker's own
 PRICES = ServicePrices(
     name="sagemaker_prices",
     service="AmazonSageMaker",
@@ -149,9 +150,13 @@ def training_price(catalog: Catalog, type: str, region: str, market: Market) -> 
     """Return SageMaker's price of training on ml.<type>, or None if it is not known.
 
     Managed spot has no published price: the price on demand, which is the most that it costs, is used instead.
+    Where no price of SageMaker has been fetched, EC2's on demand stands in: no spot price of EC2 is near it.
     """
-    price = catalog.service_price(PRICES.name, type, region)
-    return None if price is None else replace(price, market=market)
+    if catalog.of_services.get(PRICES.name):
+        price = catalog.service_price(PRICES.name, type, region)
+        return None if price is None else replace(price, market=market)
+    lower = catalog.price(type, region, "on-demand")
+    return None if lower is None else replace(lower, market=market, source=f"{STANDS_IN}, {lower.source}")
 
 
 def on_demand_usd(session: AwsSession, instance_type: str) -> float | None:

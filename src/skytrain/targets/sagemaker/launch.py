@@ -246,9 +246,7 @@ def _preview_price(job: SageMakerJobSpec) -> float:
     given = job.cloud.sagemaker.usd_per_hour
     if given is not None:
         return given
-    catalog = load_catalog()
-    kind = (job.offer.instance_type, job.offer.region, ON_DEMAND)
-    price = training_price(catalog, *kind) or catalog.price(*kind)
+    price = training_price(load_catalog(), job.offer.instance_type, job.offer.region, ON_DEMAND)
     return price.usd_per_hour_max if price is not None else max(job.offer.usd_per_hour_each)
 
 

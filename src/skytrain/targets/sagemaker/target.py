@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ...aws import AwsSession, open_session, render_calls
 from ...config import EXIT_CODES, INTERRUPTED, UNCOMMITTED, Config, SkytrainError, format_seconds, plural, variable
 from ...jobs import address_of
-from ...planning import EC2, Seller, load_catalog
+from ...planning import Seller, load_catalog
 from ...runs import LaunchRecord, Reporter, launches_of
 from ...storage import open_store
 from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, RunJobs, SchedulerJob
@@ -22,7 +22,7 @@ from ..plans import PlannedJob, planned_job
 from ..run_status import find_status
 from ..stopping import PlannedStop, stop_with_jobs
 from .checks import training_job_checks
-from .jobs import COLUMNS, PRICES, job_log_lines, jobs_of, stop_job, training_price
+from .jobs import COLUMNS, PRICES, STANDS_IN, job_log_lines, jobs_of, stop_job, training_price
 from .launch import (
     SageMakerLaunch,
     in_private_subnets,
@@ -116,8 +116,7 @@ class SageMakerLauncher(LaunchTarget):
     priced: str | None = SELLER.name
 
     def prepare(self, request: LaunchRequest) -> ReadyJob:
-        # Without SageMaker's prices EC2's stand in for them; the job is metered by the Pricing API's.
-        composed, plan = planned_job(request, SELLER.name if SELLER.has_prices(load_catalog()) else EC2.name)
+        composed, plan = planned_job(request, SELLER.name)  # the job is metered by the Pricing API's price
         preflight = Preflight(composed.config, plan)
         launch = prepare_sagemaker_launch(PlannedJob(composed, plan), preflight, request.tell)
 
@@ -216,7 +215,8 @@ def _summary(launch: SageMakerLaunch) -> list[tuple[str, str]]:
     spot = offer.market == "spot"
     most = "at most; managed spot is billed below the price on demand" if spot else "on demand"
     hours = offer.cost.hours
-    whose = f"the plan's ${offer.cost.usd:.2f} is {'SageMaker' if offer.target == 'sagemaker' else 'EC2'}'s"
+    own = offer.target == SELLER.name and STANDS_IN not in offer.price_source
+    whose = f"the plan's ${offer.cost.usd:.2f} is {'SageMaker' if own else 'EC2'}'s"
     return [
         ("run", launch.run),
         ("job", job.name),
