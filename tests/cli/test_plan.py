@@ -53,6 +53,19 @@ def test_plan_answers_how_many_tokens_a_budget_buys(tmp_path):
     assert all(1e9 < row["tokens"] < 1e11 for row in bought)
 
 
+def test_machines_that_a_cluster_cannot_start_are_neither_the_best_nor_counted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    cluster = ["cloud=eks", "cloud.eks.instance_families=[g6]", "budget.usd=10", "--market", "spot"]
+    app(args=["plan", "--best", "recipe=modern-124m", "data=c4", *cluster], standalone_mode=False)
+    said = capsys.readouterr().out
+    [chosen] = {line for line in said.splitlines() if line.startswith(">")}
+    assert " x g6." in chosen and "skytrain launch train --plan plan.json cloud=eks" in said
+    app(args=["plan", *RUN, "--how-many-tokens", "--json", *cluster], standalone_mode=False)
+    assert {row["instance_type"].partition(".")[0] for row in json.loads(capsys.readouterr().out)} == {"g6"}
+    with pytest.raises(SkytrainError, match="starts g6 only, and not p5"):
+        app(args=["plan", "--best", *cluster, "--instance", "p5.4xlarge"], standalone_mode=False)
+
+
 def test_plan_prints_the_cost_sheet_of_trials_with_the_run_reserved_first(tmp_path):
     done = skytrain(
         "plan",

@@ -326,9 +326,9 @@ def _plan_best(settings: list[str], config_dirs: list[Path], request: PlanReques
     print(prices_note(load_catalog()))
     print(f"\nwrote {out}, {plot} and {plot.with_suffix('.png')}; to train the chosen row:")
     print(f"  skytrain prepare {shlex.join(answer.text_words)}")
-    print(
-        f"  skytrain launch train --plan {shlex.quote(str(out))} {shlex.join(['cloud=ec2', *answer.launch_words(settings)])}"
-    )
+    cloud = f"cloud={choice.config.cloud.target or choice.purchase.offer.seller.name}"
+    launch = shlex.join([cloud, *answer.launch_words(settings)])
+    print(f"  skytrain launch train --plan {shlex.quote(str(out))} {launch}")
     print("settings of the chosen row:")
     print(f"  {shlex.join(answer.words)}")
 

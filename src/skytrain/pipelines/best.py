@@ -63,7 +63,7 @@ from ..planning import (
 )
 from ..runs import NoRuns, RunRecord, last_metrics, list_runs, plain
 from ..storage import DamagedRecord, ObjectError, Store, StoreError, open_store, record_of
-from ..targets import Planned, Trials, compose_plan, plan_run, planned_workload, sellers
+from ..targets import Planned, Trials, compose_plan, plan_run, planned_workload, sellers, startable_machines
 from ..tuning import Rung, combined_law
 
 log = logging.getLogger(__name__)
@@ -339,7 +339,8 @@ class _Search:
             )
         self.base = config.model
         self.sequence_length = config.trainer.sequence_length
-        self.catalog = _tried_machines(load_catalog(), config.model, request)
+        startable = startable_machines(config, load_catalog(), request)
+        self.catalog = _tried_machines(startable, config.model, request)
         if config.plan.law not in LAWS:
             raise ConfigError("plan.law", f"{config.plan.law!r} is not a law", hint=f"one of {', '.join(LAWS)}")
         self.law = LAWS[config.plan.law]

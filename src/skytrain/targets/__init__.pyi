@@ -29,6 +29,7 @@ from .plans import (
     plan_tokens as plan_tokens,
     plan_words as plan_words,
     planned_workload as planned_workload,
+    startable_machines as startable_machines,
 )
 from .registry import (
     billing_targets as billing_targets,

@@ -26,6 +26,7 @@ from ..parallel import laid_out, problem_of
 from ..planning import (
     DIMENSIONS,
     EC2,
+    Catalog,
     CostSheet,
     Offer,
     Placement,
@@ -185,6 +186,25 @@ def startable(config: Config, offers: Sequence[Offer]) -> list[Offer]:
     return [*able, *(replace(offer, problem=offer.problem or problem) for offer in offers if id(offer) not in known)]
 
 
+def startable_machines(config: Config, catalog: Catalog, request: PlanRequest) -> Catalog:
+    """Return the catalogue with those machines that the target can start.
+
+    Raises ConfigError if it has none of them, or if one is asked for by name that the target cannot start.
+    """
+    target = target_of(config)
+    if not (families := target.families(config)):
+        return catalog
+    able = tuple(one for one in catalog.instances if one.family in families)
+    unable = [name for name in request.instances if catalog.instance(name).family not in families]
+    if unable or not able:
+        raise ConfigError(
+            f"cloud.{target.name}.instance_families",
+            f"cloud={target.name} starts {', '.join(families)} only, and not {unable[0] if unable else 'any GPU known here'}",
+            hint="leave out --instance, or name the families that the cluster starts",
+        )
+    return replace(catalog, instances=able)
+
+
 def _for_block(config: Config, request: PlanRequest) -> PlanRequest:
     """Return the request for machines of a capacity block, which has one type and the price of on-demand machines."""
     if config.cloud.reservation is None:
@@ -204,7 +224,8 @@ def plan_tokens(composed: Composed, open_mesh: bool, request: PlanRequest, rows:
         raise ConfigError("budget.usd", "--how-many-tokens needs a budget", hint="for example: budget.usd=150")
     config = composed.config
     workload = replace(planned_workload(composed, open_mesh), work=work_of(config, steps=1))
-    offers = find_offers(workload, load_catalog(), replace(request, tokens_open=True), sellers())
+    catalog = startable_machines(config, load_catalog(), request)
+    offers = find_offers(workload, catalog, replace(request, tokens_open=True), sellers())
     if not any(offer.placement for offer in offers):
         raise refuse(offers, request, workload)
     return most_tokens(config, offers, request.budget_usd, request.deadline_hours, rows)
