@@ -11,6 +11,7 @@ from .opening import OpenedRun
 from .schedules import warmup_steps
 
 Row = tuple[str, str]
+FAST_CPU = 1e12  # FLOP/s, which few CPUs reach
 
 
 def describe_run(context: RunContext, run: OpenedRun) -> list[Row]:
@@ -54,7 +55,7 @@ def _steps(context: RunContext, run: OpenedRun) -> list[Row]:
         ("batch", f"{plan.batch_tokens} tokens = {devices}{plan.micro_batches} x {through}{sequences}"),
         *_smaller_steps(plan),
         ("tokens", f"{format_count(tokens)}, {epochs} epochs"),
-        ("compute", f"{format_count(per_token)}FLOP a token, {per_token * tokens:.2e} FLOP in all"),
+        ("compute", _compute(per_token, tokens, on_cpu=run.record.hardware["device"] == "cpu")),
         ("optimizer", f"{optimizer.name}, {rates}, decay {optimizer.weight_decay:g}, clip {trainer.clip_norm}"),
     ]
     if trainer.ema_decay is not None:
@@ -69,6 +70,14 @@ def _steps(context: RunContext, run: OpenedRun) -> list[Row]:
             ("warm-up", f"{steps}: lr_schedule.warmup_steps={configured} is more than the run's {plan.total_steps}")
         )
     return rows
+
+
+def _compute(per_token: float, tokens: int, *, on_cpu: bool) -> str:
+    """Return the FLOPs of the run; on a CPU, where the first step may take an hour, with the days that they take."""
+    total = per_token * tokens
+    text = f"{format_count(per_token)}FLOP a token, {total:.2e} FLOP in all"
+    days = total / FAST_CPU / 86400
+    return f"{text}: {days:,.0f} days on a CPU of 1 TFLOP/s" if on_cpu and days >= 1 else text
 
 
 def _smaller_steps(plan: TrainingPlan) -> list[Row]:
