@@ -205,6 +205,18 @@ def test_a_signal_while_steps_are_measured_ends_the_sweep_cleanly_and_charges_th
     assert entry.what.startswith("overhead-") and entry.charged_usd > 0
 
 
+def test_a_trial_that_its_limit_stops_does_not_advise_to_raise_the_budget_of_a_run():
+    told = []
+
+    class Telling(Silent):
+        def note(self, text):
+            told.append(text)
+
+    trial = tuning_story.TrialReporter(Telling(), 8)
+    trial.note("budget: the run will cost $0.05: saving at step 20, then stopping\n  raise budget.usd and run it again")
+    assert told == ["trial 8: budget: the run will cost $0.05: saving at step 20, then stopping"]
+
+
 def test_no_model_is_measured_once_the_budget_is_used(root, monkeypatch):
     """Measuring every model of a sweep of one cent on an expensive machine has cost dollars."""
     measured = []

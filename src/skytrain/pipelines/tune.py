@@ -122,7 +122,8 @@ class TrialReporter:
 
     def note(self, text: str) -> None:
         if text.startswith(("warning", "budget")):
-            self._reporter.note(f"{self._stage}: {text}")
+            # Without the advice that follows: a sweep gives each trial its budget, and does not repeat it.
+            self._reporter.note(f"{self._stage}: {text.splitlines()[0]}")
 
     def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
         return
