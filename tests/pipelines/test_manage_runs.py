@@ -90,6 +90,13 @@ def test_a_run_claims_no_former_name_by_its_own_record(root, store):
     assert "renamed" not in str(unknown.value)
 
 
+def test_a_run_does_not_get_the_name_of_one_that_was_launched_and_has_not_begun(root, store):
+    create_launch(store, launch_record(compose([]), LaunchId("wanted", "00001"), datetime.now(UTC), [GROUP]))
+    with pytest.raises(SkytrainError, match="a run 'wanted' was launched"):
+        rename_run(tiny_config(root), "base", "wanted")
+    assert [each.run for each in launches_of(store, "wanted")] == ["wanted"]
+
+
 def test_names_that_were_left_point_to_the_run_through_every_renaming_and_are_free_after_it(root, store):
     rename_run(tiny_config(root), "base", "second")
     rename_run(tiny_config(root), "second", "third")

@@ -49,6 +49,14 @@ def write_as_machine(store: Store, record: LaunchRecord) -> None:
     store.write(launch_key(record.run, record.id), json.dumps(asdict(record)).encode())
 
 
+def test_a_record_that_machines_add_is_never_the_newest(store: Store) -> None:
+    """`stop` marks the newest launch, which nobody lets grow any more."""
+    create_launch(store, LAUNCH)
+    write_as_machine(store, replace(LAUNCH, id="00009", target="slurm"))
+    assert [record.id for record in launches_of(store, "r")] == ["00009", "00001"]
+    assert next_launch(launches_of(store, "r")) == "00010"
+
+
 @pytest.mark.parametrize(
     "lie",
     [
@@ -100,11 +108,11 @@ def test_a_launch_of_an_earlier_version_is_read_from_the_folder_of_its_run(store
 
 
 def test_the_launches_of_a_run_keep_their_records_under_its_new_name(store: Store) -> None:
-    create_launch(store, LAUNCH)
-    write_as_machine(store, replace(LAUNCH, id="00002"))
+    write_as_machine(store, LAUNCH)
+    create_launch(store, replace(LAUNCH, id="00002"))
     copy_launches(store, "r", "new")
     assert [record.id for record in launches_of(store, "new")] == ["00001", "00002"]
-    assert store.exists(order_key("new", "00001")) and not store.exists(order_key("new", "00002"))
+    assert store.exists(order_key("new", "00002")) and not store.exists(order_key("new", "00001"))
 
 
 def test_what_a_pipeline_may_spend_is_not_what_its_machines_say(store: Store) -> None:

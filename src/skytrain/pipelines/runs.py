@@ -18,6 +18,7 @@ from ..runs import (
     check_run_name,
     copy_launches,
     forget_rename,
+    launches_of,
     list_runs,
     load_run,
     note_rename,
@@ -129,6 +130,9 @@ def rename_run(config: Config, run: str, name: str) -> list[str]:
     record = load_run(store, run)
     if store.exists(f"runs/{name}/run.json"):
         raise SkytrainError(f"there is a run {name!r} already in {store.root}\n  choose another name")
+    own = launches_of(store, run)
+    if any(dataclasses.replace(each, run=run) not in own for each in launches_of(store, name)):
+        raise SkytrainError(f"a run {name!r} was launched, and may have machines\n  choose another name")
     _refuse_live(store, status_of(store, record), "renamed")
     children = _children(store, run)
     for child in children:

@@ -375,14 +375,21 @@ def _read_copy(store: Store, key: str, id: LaunchId) -> LaunchRecord:
 
 
 def launches_of(store: Store, run: str) -> list[LaunchRecord]:
-    """Return the launches of a run, oldest first."""
+    """Return the launches of a run, oldest first; first of all those that no operator has recorded.
+
+    They are of an earlier version, or machines of the run have added them: none of these must be taken for the newest.
+    """
     return [read_launch(store, run, launch) for launch in _launch_ids(store, run)]
 
 
 def _launch_ids(store: Store, run: str) -> list[str]:
-    places = ((f"runs/{run}/launches/", LAUNCH_FILE), (f"launches/{run}/", ORDER_FILE))
-    named = ((files, stat.key.removeprefix(prefix)) for prefix, files in places for stat in store.list(prefix))
-    return sorted({found[1] for files, name in named if (found := files.fullmatch(name))})
+    orders = _ids_below(store, f"launches/{run}/", ORDER_FILE)
+    return [*sorted(_ids_below(store, f"runs/{run}/launches/", LAUNCH_FILE) - orders), *sorted(orders)]
+
+
+def _ids_below(store: Store, prefix: str, files: re.Pattern[str]) -> set[str]:
+    found = (files.fullmatch(stat.key.removeprefix(prefix)) for stat in store.list(prefix))
+    return {file[1] for file in found if file}
 
 
 def recorded_at(store: Store, record: LaunchRecord) -> float:
