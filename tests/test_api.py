@@ -257,7 +257,8 @@ def test_a_sweep_answers_with_a_rate(base: Composed, monkeypatch: pytest.MonkeyP
         quiet=True,
     )
     assert tuned.conclusion.answer.rate > 0
-    assert tuned.conclusion.money.spent_usd <= (time.monotonic() - began) / 3600
+    # Not the notebook's ten hours. The end of this process is charged as long as heartbeats were late, 10 s at most.
+    assert tuned.conclusion.money.spent_usd <= (time.monotonic() - began + 10) / 3600
 
 
 def test_every_public_name_is_typed_and_documented() -> None:

@@ -65,7 +65,7 @@ def test_a_dry_run_says_what_the_search_would_leave_of_its_dollars(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     run_command(["recipe=tune-hw5", "budget.usd=40"], dry_run=True)
     *_, last = capsys.readouterr().out.splitlines()
-    assert last.startswith("$14.31 would be left: ") and last.endswith("no further one is worth its money.")
+    assert last.startswith("$19.85 would be left: ") and last.endswith("no further one is worth its money.")
     # A grid has its rates, whatever another trial is worth.
     run_command(["recipe=tune-hw5", "budget.usd=100", "tune.strategy=grid"], dry_run=True)
     *_, last = capsys.readouterr().out.splitlines()

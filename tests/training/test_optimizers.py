@@ -211,7 +211,9 @@ def test_muon_survives_a_checkpoint():
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
 
 
-def test_another_optimizer_than_the_recipes_leaves_out_what_it_does_not_have(caplog):
+def test_another_optimizer_than_the_recipes_leaves_out_what_it_does_not_have(caplog, tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()  # beside groups of one's own files are read anew, and so it is said again
+    monkeypatch.chdir(tmp_path)
     config = compose(["recipe=modern-124m", "optimizer=adamw"]).config.optimizer
     assert config.name == "adamw" and config.lr == 3.6e-3
     assert (
