@@ -81,8 +81,8 @@ def interruptions(world: World) -> None:
 def budget(world: World) -> None:
     """The budget ends the run with exit code 6, saved, before it is spent."""
     limit = 0.50
-    # Otherwise it would stop after 20 steps, which show that the budget cannot pay for 5000.
-    settings = (f"budget.usd={limit}", "budget.overrun=continue", "trainer.steps=5000", "trainer.checkpoint_every=100")
+    # Otherwise it would stop after 20 steps, which show that the budget cannot pay for 20000.
+    settings = (f"budget.usd={limit}", "budget.overrun=continue", "trainer.steps=20000", "trainer.checkpoint_every=100")
     run = RehearsedRun(world, Wanted("budget", settings=settings))
     expect(run.launch(), 6, "the launching terminal's exit code", run)
     finish(run, 6)
